@@ -1,0 +1,118 @@
+"""The `measured-records` directive: every record of `chapters/measured/` as tables on one page.
+
+A record that names the code it measured (`code`: path to SHA-256) is marked stale as soon as one
+of those files reads differently today.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+ROOT = Path(__file__).resolve().parents[2]
+EMPTY = {"cpu": "No record yet.", "gpu": "Not yet run on a GPU."}
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """Every record of a folder in order of name; a broken one raises and so fails the build."""
+    from kvlib import measured
+
+    found = (measured.load(path.stem, folder) for path in sorted(folder.glob("*.json")))
+    return [record for record in found if record is not None]
+
+
+def device(record: dict[str, Any]) -> str:
+    """On which kind of device it was measured: a name ends in `.cpu`, `.cuda` or nothing (cpu)."""
+    return "gpu" if record["name"].rsplit(".", 1)[-1] in ("cuda", "gpu", "rocm") else "cpu"
+
+
+def changed(record: dict[str, Any], root: Path = ROOT) -> list[str]:
+    """Which of the files it measured are gone or read differently now."""
+
+    def same(name: str, digest: str) -> bool:
+        path = root / name
+        return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
+
+    return [name for name, digest in record.get("code", {}).items() if not same(name, digest)]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_cell(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(_cell(item) for item in value)
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def _table(header: list[str], rows: list[list[Any]]) -> list[str]:
+    lines = ["| " + " | ".join(row) + " |" for row in ([header] + [[*map(_cell, r)] for r in rows])]
+    return ["", lines[0], "|" + " --- |" * len(header), *lines[1:], ""]
+
+
+def _data(label: str, data: Any) -> list[str]:
+    """Rows of equal keys become one table, a flat mapping another, nesting one caption each."""
+    if isinstance(data, list) and data and all(isinstance(row, dict) for row in data):
+        header = list(dict.fromkeys(key for row in data for key in row))
+        return ["", label, *_table(header, [[row.get(key, "") for key in header] for row in data])]
+    if not isinstance(data, dict):
+        return ["", f"{label} {_cell(data)}"]
+    nested = {key: item for key, item in data.items() if isinstance(item, dict | list)}
+    flat = [[key, item] for key, item in data.items() if key not in nested]
+    lines = ["", label, *_table(["what", "value"], flat)] if flat else []
+    for key, item in nested.items():
+        lines += _data(f"*{key}*", item)
+    return lines
+
+
+def markdown(record: dict[str, Any]) -> list[str]:
+    """One record as Markdown: what, where, when, by which command, still current or not."""
+    stale = changed(record)
+    state = (
+        f"**stale**: {', '.join(f'`{name}`' for name in stale)} changed since"
+        if stale
+        else ("current" if record.get("code") else "names no code, so it is not checked")
+    )
+    facts = [
+        ["measured on", record["machine"]],
+        ["date", record["date"]],
+        ["commit", f"`{record['commit']}`"],
+        ["versions", record["versions"]],
+        ["command", f"`{record['command']}`"],
+        ["state", state],
+    ]
+    head = [f"```{{rubric}} {record['name']}", "```"]
+    return [*head, *_table(["record", record["name"]], facts), *_data("", record["data"])]
+
+
+class MeasuredRecords(SphinxDirective):
+    """`measured-records`: the records of one device, `cpu` or `gpu`."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Returns the tables, or the line that says there is nothing to show."""
+        kind = directives.choice(self.arguments[0], tuple(EMPTY))
+        self.env.note_reread()
+        folder = Path(self.env.srcdir) / "chapters" / "measured"
+        chosen = [record for record in records(folder) if device(record) == kind]
+        lines = [line for record in chosen for line in markdown(record)] or [EMPTY[kind]]
+        box = nodes.container(classes=["measured"])
+        self.state.nested_parse(StringList(lines, source="chapters/measured"), 0, box)
+        return [box]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Adds the directive, and the repository to the path so that autodoc finds kvlib unbuilt."""
+    sys.path.insert(0, str(ROOT))
+    app.add_directive("measured-records", MeasuredRecords)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,98 @@
+"""KV-cache memory management: bookkeeping in plain Python, caches on real tensors.
+
+`import kvlib` loads the memory half only, which needs nothing but the standard library. The tensor
+half (`PagedKVCache` and its like) and the widgets load when you first name them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from kvlib import (
+    catalog,
+    conversations,
+    exercises,
+    ledger,
+    measured,
+    metrics,
+    plan,
+    sizes,
+    traces,
+    waste,
+    workloads,
+)
+from kvlib.catalog import GPU, ModelShape
+from kvlib.ledger import ContiguousLedger
+from kvlib.metrics import Metrics, WorkCounters
+from kvlib.plan import BlockCopy, OutOfBlocks, SequenceTooLong, StepPlan
+from kvlib.request import Request, Workload
+from kvlib.sizes import KVShape
+from kvlib.waste import Allocation, MemorySplit
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "show": "kvlib.show",
+    "tensors": "kvlib.tensors",
+    "ContiguousKVCache": "kvlib.tensors.caches",
+    "NoCache": "kvlib.tensors.step",
+    "KVStore": "kvlib.tensors.store",
+    "Llama": "kvlib.tensors.llama",
+    "LlamaConfig": "kvlib.tensors.llama",
+    "Sampling": "kvlib.tensors.sampling",
+    "card": "kvlib.tensors.device",
+    "device": "kvlib.tensors.device",
+    "generate": "kvlib.tensors.generate",
+    "load_model": "kvlib.tensors.weights",
+    "reference_attention": "kvlib.tensors.attention",
+    "stream": "kvlib.tensors.generate",
+}
+
+__all__ = [
+    "GPU",
+    "Allocation",
+    "BlockCopy",
+    "ContiguousLedger",
+    "KVShape",
+    "MemorySplit",
+    "Metrics",
+    "ModelShape",
+    "OutOfBlocks",
+    "Request",
+    "SequenceTooLong",
+    "StepPlan",
+    "WorkCounters",
+    "Workload",
+    "catalog",
+    "conversations",
+    "exercises",
+    "ledger",
+    "measured",
+    "metrics",
+    "plan",
+    "sizes",
+    "traces",
+    "waste",
+    "workloads",
+    *_LAZY,
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"kvlib has no {name!r}; it has {', '.join(sorted(__all__))}")
+    try:
+        module = import_module(_LAZY[name])
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] == "kvlib":
+            raise
+        raise ImportError(
+            f"kvlib.{name} needs {error.name}: pip install 'kvlib[torch]' "
+            "(or, in this repository, pip install -r requirements.txt)"
+        ) from error
+    return module if module.__name__ == f"kvlib.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,55 @@
+"""What a request is, and a workload of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: when it arrives, how much it brings and how much it will generate.
+
+    Attributes:
+        request_id: its place in the workload, from 0.
+        arrival_s: seconds after the first request, or `None` where no times are known.
+        prompt_tokens: at least 1.
+        output_tokens: at least 1; a server learns it only when the request ends.
+        block_ids: of the Mooncake traces, one id for each 512 prompt tokens; equal ids mean equal
+            tokens from the start of the prompt to the end of that block.
+        token_ids: of made-up conversations, the prompt's tokens and then the output's.
+        conversation_id: of made-up conversations.
+        turn: its place in its conversation, from 0.
+    """
+
+    request_id: int
+    arrival_s: float | None
+    prompt_tokens: int
+    output_tokens: int
+    block_ids: tuple[int, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    conversation_id: int | None = None
+    turn: int | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests in order of arrival, with what they are and whom to thank for them.
+
+    Attributes:
+        name: short, for a legend; a sample's name says that it is one.
+        description: one sentence that says what the requests are and what they are not.
+        source: attribution and licence to print beside a figure; empty for made-up requests.
+        requests: in order of arrival.
+    """
+
+    name: str
+    description: str
+    source: str
+    requests: tuple[Request, ...]
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.requests)

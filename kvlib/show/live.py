@@ -1,0 +1,76 @@
+"""The seam to a reader's browser: HTML that marks a drawing, and the functions a page calls.
+
+A page holds `html(name)`: the picture, with its controls described in data attributes. A script
+that runs this package in the browser reads them, and calls `render` when a control moves and
+`grade` when an exercise is handed in; both take and return strings only. Without a script the
+picture stays, with its values written below it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from html import escape
+from typing import Any
+
+from kvlib import exercises
+from kvlib.show.drawings import find
+from kvlib.show.drawings.palette import stylesheet
+
+
+def sheet(picture: str) -> str:
+    """Returns a picture, or an error in its place, with the colours a dark page needs."""
+    return f'<style>{stylesheet()}</style><div class="kv-view">{picture}</div>'
+
+
+def html(name: str, values: dict[str, Any] | None = None, *, picture: str = "") -> str:
+    """Returns a drawing as HTML that needs no script, and that a script can bring to life.
+
+    `data-controls` is a JSON object: control name to its kind (`slider`, `choice` or `toggle`),
+    label, values, the texts to show for them, and the present value.
+
+    Args:
+        name: the drawing.
+        values: values of its controls; defaults for the rest.
+        picture: what to show in place of the SVG, such as an error.
+    """
+    drawing = find(name)
+    chosen = drawing.complete(values or {})
+    controls = {
+        key: {
+            "kind": control.kind,
+            "label": control.label,
+            "values": control.values,
+            "texts": control.texts,
+            "value": chosen[key],
+        }
+        for key, control in drawing.controls.items()
+    }
+    settings = " · ".join(
+        f"{control.label}: {control.text(chosen[key])}" for key, control in drawing.controls.items()
+    )
+    return (
+        f'<div class="kv-live" data-draw="{name}" '
+        f'data-controls="{escape(json.dumps(controls, ensure_ascii=False))}">'
+        f"{sheet(picture or drawing(**chosen))}"
+        f'<p class="kv-settings"><small>{escape(settings)}</small></p></div>'
+    )
+
+
+def render(name: str, values_json: str = "{}") -> str:
+    """Returns the SVG of a drawing at the values of a JSON object; defaults for the rest.
+
+    Raises:
+        ValueError: there is no such drawing, or a value is not one its control lists.
+        TypeError: a name in the object is not a control of it.
+    """
+    return find(name)(**json.loads(values_json))
+
+
+def grade(slug: str, source: str) -> str:
+    """Runs a reader's source in a fresh namespace and returns the verdict as a JSON object.
+
+    It has `passed` (bool), `message` (a sentence; the error if the source fails) and `printed`
+    (what the source wrote to standard output).
+    """
+    return json.dumps(asdict(exercises.check_source(slug, source)))

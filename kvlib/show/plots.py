@@ -1,0 +1,148 @@
+"""Plots in the book's one style: a PNG that always carries its description.
+
+A plot needs an `alt` text: what is seen, and what to conclude. It is also the output's plain text,
+so that a reader without images gets it and a test that cannot compare images compares it: write
+computed numbers into it.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvlib.show.drawings.palette import GROUND, ROLES
+
+_STYLE = {
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GROUND["rule"].light,
+    "hatch.color": GROUND["paper"].light,
+    "hatch.linewidth": 1.2,
+    "legend.frameon": False,
+}
+_MARKERS = "osD^vPX"
+_DASHES = ("-", "--", "-.", ":")
+
+
+class Plot:
+    """A finished plot; the last line of a cell shows it.
+
+    Attributes:
+        series: the numbers that were drawn, by name, so that a cell can assert them.
+        alt: the description.
+    """
+
+    def __init__(self, figure: Figure, series: Mapping[str, Any], alt: str) -> None:
+        if not alt.strip():
+            raise ValueError("a plot needs an alt text: what is seen, and what to conclude")
+        self.series, self.alt = dict(series), alt
+        png = BytesIO()
+        figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
+        self._png = b64encode(png.getvalue()).decode()
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        data = {"image/png": self._png, "text/plain": repr(self)}
+        return data, {"image/png": {"alt": self.alt, "width": 640}}
+
+    def __repr__(self) -> str:
+        return f"Plot: {self.alt}"
+
+
+def _axes(x: str, y: str, log: str, height: float = 3.6) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(6.4, height), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel=x, ylabel=y, **{f"{name}scale": "log" for name in log})
+    for name in log:
+        getattr(axes, f"{name}axis").set_major_formatter("{x:,g}")
+    return figure, axes
+
+
+def _role(name: str, index: int, roles: Mapping[str, str] | None) -> str:
+    """Returns the role of a series: the one asked for, its own name, or the next in the palette."""
+    own = name if name in ROLES else list(ROLES)[(index + 1) % len(ROLES)]
+    return (roles or {}).get(name, own)
+
+
+def line_plot(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    *,
+    x: str,
+    y: str,
+    alt: str,
+    log: str = "",
+    roles: Mapping[str, str] | None = None,
+) -> Plot:
+    """Returns lines with markers, one a series.
+
+    Args:
+        series: name to (x values, y values).
+        x: what the x axis shows, with its unit.
+        y: what the y axis shows, with its unit.
+        alt: what is seen, and what to conclude; never empty.
+        log: the logarithmic axes: "", "x", "y" or "xy".
+        roles: name to palette role, where a series means one (`used`, `cached`, ...).
+    """
+    with rc_context(_STYLE):
+        figure, axes = _axes(x, y, log)
+        for index, (name, (xs, ys)) in enumerate(series.items()):
+            colour = ROLES[_role(name, index, roles)].light
+            marker, dash = _MARKERS[index % len(_MARKERS)], _DASHES[index % len(_DASHES)]
+            axes.plot(xs, ys, label=name, color=colour, marker=marker, linestyle=dash)
+        axes.legend()
+        return Plot(figure, series, alt)
+
+
+def bar_plot(
+    series: Mapping[str, Sequence[float]],
+    labels: Sequence[str],
+    *,
+    x: str,
+    alt: str,
+    stacked: bool = False,
+    log: bool = False,
+    limit: tuple[str, float] | None = None,
+    roles: Mapping[str, str] | None = None,
+) -> Plot:
+    """Returns horizontal bars, grouped or stacked: one group a label, one bar a series.
+
+    Args:
+        series: name to one value for each label.
+        labels: what each group stands for, from top to bottom.
+        x: what the length of a bar shows, with its unit.
+        alt: what is seen, and what to conclude; never empty.
+        stacked: put the series of a label end to end.
+        log: make the length logarithmic; bars then compare by their ends, not their areas.
+        limit: a line across all bars: its name and its value.
+        roles: name to palette role, where a series means one (`used`, `wasted`, ...).
+
+    Raises:
+        ValueError: a series has not one value for each label.
+    """
+    thick = 0.8 / (1 if stacked else len(series))
+    starts = [0.0] * len(labels)
+    with rc_context(_STYLE):
+        figure, axes = _axes(x, "", "x" if log else "", 1.1 + 0.36 * len(labels))
+        for index, (name, values) in enumerate(series.items()):
+            role, shift = ROLES[_role(name, index, roles)], 0 if stacked else index * thick
+            rows = [row - 0.4 + thick / 2 + shift for row in range(len(labels))]
+            style = {"label": name, "color": role.light, "hatch": role.hatch * 2}
+            axes.barh(rows, values, thick, starts, **style)
+            ends = [start + value for start, value in zip(starts, values, strict=True)]
+            starts = ends if stacked else starts
+        if limit:
+            axes.axvline(limit[1], color=GROUND["ink"].light, linestyle="--", label=limit[0])
+        axes.set_yticks(range(len(labels)), labels)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        if len(series) > 1 or limit:
+            axes.legend()
+        return Plot(figure, series, alt)

@@ -1,0 +1,153 @@
+"""The public request traces: what is known about each, and where its file lies on this machine.
+
+The facts and the quantiles are in `data/workloads.json`; the traces themselves stay with their
+publishers (`python -m kvlib.fetch NAME` downloads one).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from kvlib.sizes import near
+
+PUBLISHER = "https://raw.githubusercontent.com"
+_FACTS = Path(__file__).with_name("data") / "workloads.json"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What is known about a public trace, with the lines its licence asks us to print.
+
+    Attributes:
+        name: the trace's name here, such as `azure-conv`.
+        about: which requests it holds.
+        attribution: title and publisher.
+        licence: the licence and where to read it.
+        changes: what reading changes.
+        citation: the paper its publisher asks to be cited, or `None`.
+        repository: `owner/name` on GitHub.
+        commit: the pinned commit.
+        path: the file inside the repository.
+        sha256: of the publisher's file, or `None` where it is not known.
+        compact_file: the name of the compact file.
+        num_requests: rows.
+        mean_prompt_tokens: over all rows.
+        mean_output_tokens: over all rows.
+        mean_gap_ms: between arrivals, or `None` for a trace without times.
+        prompt_tokens_permille: 1001 order statistics, from the smallest to the largest.
+        output_tokens_permille: the same for outputs.
+        gap_ms_permille: the same for gaps between arrivals, where they are kept.
+    """
+
+    name: str
+    about: str
+    attribution: str
+    licence: str
+    changes: str
+    citation: str | None
+    repository: str
+    commit: str
+    path: str
+    sha256: str | None
+    compact_file: str
+    num_requests: int
+    mean_prompt_tokens: float
+    mean_output_tokens: float
+    mean_gap_ms: float | None
+    prompt_tokens_permille: tuple[int, ...]
+    output_tokens_permille: tuple[int, ...]
+    gap_ms_permille: tuple[int, ...] | None
+
+    @property
+    def publisher_file(self) -> str:
+        """The file's name where it is published."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def url(self) -> str:
+        """Where the publisher keeps the file."""
+        return f"{PUBLISHER}/{self.repository}/{self.commit}/{self.path}"
+
+    @property
+    def source(self) -> str:
+        """The line to print beside every figure: who, licence, changes, paper."""
+        line = f"{self.attribution}, {self.licence}; {self.changes}"
+        return f"{line}; {self.citation}" if self.citation else line
+
+
+@cache
+def _all() -> dict[str, Trace]:
+    facts = json.loads(_FACTS.read_text(encoding="utf-8"))["traces"]
+    return {
+        name: Trace(name, **{k: tuple(v) if isinstance(v, list) else v for k, v in known.items()})
+        for name, known in facts.items()
+    }
+
+
+def traces() -> list[str]:
+    """Lists the names of the known traces.
+
+    Example:
+        >>> traces()[:2]
+        ['azure-conv', 'azure-code']
+    """
+    return list(_all())
+
+
+def trace(name: str) -> Trace:
+    """Returns what is known about one trace.
+
+    Raises:
+        ValueError: no trace has this name; the message lists those that there are.
+
+    Example:
+        >>> trace("azure-code").num_requests
+        8819
+    """
+    if name not in _all():
+        raise ValueError(near(name, traces(), "trace"))
+    return _all()[name]
+
+
+def trace_of_file(file_name: str) -> Trace | None:
+    """Returns the trace that a file of this name holds, in either form, or `None`.
+
+    Example:
+        >>> trace_of_file("conversation_trace.jsonl").name
+        'mooncake-conv'
+    """
+    for known in _all().values():
+        if file_name in (known.publisher_file, known.compact_file):
+            return known
+    return None
+
+
+def cache_folder() -> Path:
+    """Returns where downloaded traces go: below `$KVLIB_CACHE`, else `~/.cache/kvlib` or XDG's."""
+    if named := os.environ.get("KVLIB_CACHE"):
+        return Path(named).expanduser().absolute() / "traces"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvlib" / "traces"
+
+
+def find(name: str, folders: Iterable[Path] = ()) -> Path | None:
+    """Finds a trace's file on this machine, in either form, or returns `None`.
+
+    Args:
+        name: the trace's name.
+        folders: looked in after `$KVLIB_TRACES` and before the user's cache.
+
+    Raises:
+        ValueError: no trace has this name.
+    """
+    known = trace(name)
+    named = os.environ.get("KVLIB_TRACES")
+    for folder in (*([Path(named)] if named else []), *folders, cache_folder()):
+        for file_name in (known.publisher_file, known.compact_file):
+            if (folder / file_name).is_file():
+                return folder / file_name
+    return None

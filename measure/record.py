@@ -1,0 +1,102 @@
+"""Writes measurement records: the numbers with machine, versions, commit, date and command.
+
+A record also names the code it measured, so that pages can mark it stale when that code changes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from kvlib.measured import FOLDER
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def interleaved(ways: dict[str, Callable[[], None]], repeats: int) -> dict[str, dict[str, float]]:
+    """Times several ways of doing the same thing in turns, so that noise meets all of them alike.
+
+    Args:
+        ways: name to a call that does the work once and, on CUDA, waits for it.
+        repeats: rounds after one warm-up round.
+
+    Returns:
+        For each way the median and the quartiles in seconds.
+    """
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for round_ in range(repeats + 1):
+        for name, work in ways.items():
+            start = perf_counter()
+            work()
+            if round_:
+                times[name].append(perf_counter() - start)
+    return {name: spread(seconds) for name, seconds in times.items()}
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Returns median and quartiles, rounded to four digits."""
+    low, median, high = statistics.quantiles(values, n=4)
+    digits = {"median": median, "q1": low, "q3": high}
+    return {name: float(f"{value:.4g}") for name, value in digits.items()}
+
+
+def machine(device: torch.device) -> str:
+    """Names the machine as a reader would compare it: processor or card, cores, memory."""
+    if device.type == "cuda":
+        card = torch.cuda.get_device_properties(device)
+        return f"{card.name}, {card.total_memory / 2**30:.0f} GiB"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{_processor()}, {torch.get_num_threads()} threads, {memory:.0f} GiB"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def write(name: str, data: Any, code: Iterable[str], device: torch.device) -> Path:
+    """Writes one record as `chapters/measured/<name>.<device>.json`, whole or not at all.
+
+    Args:
+        name: what was measured.
+        data: the numbers, as JSON types.
+        code: the files whose speed this is, relative to the repository.
+        device: where it ran; its type ends the name.
+    """
+    full_name = f"{name}.{device.type}"
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    record = {
+        "name": full_name,
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(device),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "commit": commit or "not in a repository",
+        "command": " ".join(["python", *sys.argv]),
+        "code": {path: hashlib.sha256((ROOT / path).read_bytes()).hexdigest() for path in code},
+        "data": data,
+    }
+    folder = Path(os.environ.get("KVLIB_RECORDS") or FOLDER)
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{full_name}.json"
+    half = target.with_suffix(".part")
+    half.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    half.replace(target)
+    print(f"wrote {target.name}")
+    return target

@@ -1,0 +1,56 @@
+"""What all tests share: devices, small random models, and the real one."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+
+from kvlib.sizes import KVShape
+from kvlib.tensors.llama import Llama
+from kvlib.tensors.llama_config import LlamaConfig
+
+settings.register_profile("kvlib", deadline=None, print_blob=True)
+settings.load_profile("kvlib")
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request):
+    """Each test that takes a device runs on the CPU, and on CUDA where there is one."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device on this machine")
+    return torch.device(request.param)
+
+
+def small_config(**changes):
+    """Two layers, three query heads to one KV head, sizes that differ so that mix-ups show."""
+    sizes = {
+        "vocab_size": 97,
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_layers": 2,
+        "num_q_heads": 6,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 64,
+    }
+    return LlamaConfig(**{**sizes, **changes})
+
+
+@pytest.fixture
+def small_model(device):
+    return Llama.random(small_config(), seed=1, device=device)
+
+
+@pytest.fixture
+def small_shape():
+    return KVShape(num_layers=2, num_kv_heads=2, head_dim=8)
+
+
+@pytest.fixture(scope="session")
+def real_model():
+    """SmolLM2-135M-Instruct and its tokenizer, loaded once."""
+    from kvlib.tensors.weights import load_model
+
+    return load_model(device="cpu")

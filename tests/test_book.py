@@ -1,0 +1,168 @@
+"""The book's sources: the contents are complete, the words are ours, the cover figure adds up."""
+
+import hashlib
+import importlib.util
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+CHINESE = re.compile(r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
+CHINESE_PAGES = {"book/outline.md", "book/claims.md", "book/glossary.md"}
+MACHINE = re.compile(r"(?<![\w./~-])/(?:tmp|work|root|home|opt|Users|mnt|var)/")
+SOURCES = sorted(
+    path
+    for folder in ("book", "chapters")
+    for kind in ("md", "ipynb")
+    for path in (ROOT / folder).rglob(f"*.{kind}")
+    if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def listed() -> list[str]:
+    """Every file the table of contents names, without its ending."""
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+
+    def files(entry):
+        return [entry["file"]] + [f for part in entry.get("sections", []) for f in files(part)]
+
+    chapters = [chapter for part in toc["parts"] for chapter in part["chapters"]]
+    return [toc["root"], *(file for chapter in chapters for file in files(chapter))]
+
+
+def terms() -> list[tuple[str, str]]:
+    """Every term of the glossary with the first line of its definition."""
+    text = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8")
+    found = []
+    for block in re.findall(r"```\{glossary\}\n(.*?)```", text, re.DOTALL):
+        found += re.findall(r"^(\S.*)\n  (.*)", block, re.MULTILINE)
+    return found
+
+
+def extension(module: str):
+    spec = importlib.util.spec_from_file_location(module, ROOT / "book" / "_ext" / f"{module}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def test_every_page_is_in_the_contents_once():
+    assert sorted(listed()) == sorted(name(path.with_suffix("")) for path in SOURCES)
+
+
+def test_all_five_chapters_stand():
+    indexes = [file for file in listed() if re.fullmatch(r"chapters/0\d_\w+/index", file)]
+    assert [file[9:11] for file in indexes] == ["01", "02", "03", "04", "05"]
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.suffix == ".ipynb"], ids=name)
+def test_no_notebook_is_empty(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    assert any(cell["cell_type"] == "code" for cell in cells)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_prose_is_english_and_names_no_machine(path):
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        # Notebooks may store other scripts as \uXXXX; read them as a reader would.
+        text = json.dumps(json.loads(text), ensure_ascii=False)
+    if name(path) not in CHINESE_PAGES:
+        assert not CHINESE.findall(text)
+    assert not MACHINE.findall(text)
+    assert "interact(" not in text
+
+
+def test_every_cited_key_is_in_the_bibliography_once():
+    keys = re.findall(
+        r"^@\w+\{(\w+),", (ROOT / "book" / "references.bib").read_text("utf-8"), re.MULTILINE
+    )
+    assert len(keys) == len(set(keys))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    cited = re.findall(r"\{cite(?::\w+)?\}`([^`]+)`", text)
+    assert cited
+    assert {key.strip() for group in cited for key in group.split(",")} <= set(keys)
+
+
+def test_every_public_module_is_on_the_api_page():
+    shown = re.findall(r"automodule:: (\S+)", (ROOT / "book" / "api.md").read_text("utf-8"))
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "kvlib").rglob("*.py")
+        if not path.name.startswith("_")
+    }
+    assert sorted(shown) == sorted(modules)
+
+
+def test_every_term_has_its_chinese_word_and_appears_once():
+    words = [term for term, _ in terms()]
+    assert len(words) > 50 and len(words) == len({word.lower() for word in words})
+    for term, definition in terms():
+        chinese = re.match(r"\(([^)]+)\) \S", definition)
+        assert chinese and CHINESE.search(chinese[1]), f"{term} has no Chinese word"
+
+
+def test_the_cover_figure_is_drawn_to_its_numbers():
+    slots = 12 * 2**30 // 819_200
+    requests = slots // 2_048
+    blocks, left = slots // 16, slots - requests * 2_048
+    need = [-(-tokens // 16) for tokens in (500, 80, 1_200)]
+    fit = used = 0
+    while used + need[fit % 3] <= blocks:
+        used += need[fit % 3]
+        fit += 1
+    assert (slots, requests, left, fit, blocks - used) == (15_728, 7, 1_392, 26, 50)
+    svg = (ROOT / "book" / "_static" / "one_budget.svg").read_text(encoding="utf-8")
+    words = " ".join(ElementTree.fromstring(svg).itertext())
+    for number in (f"{slots:,}", f"{requests} requests", f"{left:,}", f"{fit} requests"):
+        assert number in words
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "book" / "_static").glob("*.svg")), ids=name)
+def test_a_picture_says_what_it_shows(path):
+    root = ElementTree.parse(path).getroot()
+    assert root.findtext("{http://www.w3.org/2000/svg}title")
+
+
+def test_a_record_is_stale_when_the_code_it_measured_changed(tmp_path):
+    tables = extension("measured_tables")
+    (tmp_path / "code.py").write_text("x = 1\n", encoding="utf-8")
+    digest = hashlib.sha256(b"x = 1\n").hexdigest()
+    assert tables.changed({"code": {"code.py": digest}}, tmp_path) == []
+    (tmp_path / "code.py").write_text("x = 2\n", encoding="utf-8")
+    assert tables.changed({"code": {"code.py": digest}}, tmp_path) == ["code.py"]
+    assert tables.changed({"code": {"gone.py": digest}}, tmp_path) == ["gone.py"]
+
+
+def test_records_show_their_provenance_and_data():
+    tables = extension("measured_tables")
+    record = {
+        "name": "decode.cuda",
+        "date": "2026-01-02",
+        "machine": "a card",
+        "versions": {"torch": "2.13.0"},
+        "commit": "abc1234",
+        "command": "python measure/decode.py",
+        "code": {"kvlib/never_there.py": "0"},
+        "data": {"tokens": 16, "rows": [{"length": 128, "seconds": 0.123456}]},
+    }
+    text = "\n".join(tables.markdown(record))
+    for part in (
+        "a card",
+        "2026-01-02",
+        "torch 2.13.0",
+        "`abc1234`",
+        "**stale**",
+        "| 128 | 0.1235 |",
+    ):
+        assert part in text
+    assert tables.device(record) == "gpu"
+    assert tables.EMPTY["gpu"] == "Not yet run on a GPU."

