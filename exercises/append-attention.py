@@ -12,7 +12,7 @@ to the cached ones and return each new token's attention output. It has a bug: i
 - return the list of output rows, and append to `cached_keys` and `cached_values` in place.
 """
 
-STUB = '''
+STUB = """
 from math import exp, sqrt
 
 def append_attention(queries, new_keys, new_values, cached_keys, cached_values):
@@ -26,9 +26,9 @@ def append_attention(queries, new_keys, new_values, cached_keys, cached_values):
         columns = zip(*cached_values)
         outputs.append([sum(w * v for w, v in zip(weights, column)) for column in columns])
     return outputs
-'''
+"""
 
-SOLUTION = '''
+SOLUTION = """
 from math import exp, sqrt
 
 def append_attention(queries, new_keys, new_values, cached_keys, cached_values):
@@ -42,7 +42,7 @@ def append_attention(queries, new_keys, new_values, cached_keys, cached_values):
         columns = zip(*cached_values)
         outputs.append([sum(w * v for w, v in zip(weights, column)) for column in columns])
     return outputs
-'''
+"""
 
 _EXTEND = "    cached_keys.extend(new_keys)\n    cached_values.extend(new_values)\n"
 

@@ -1,8 +1,8 @@
 """How many tokens go through the model, with and without a cache."""
 
 TASK = """
-A prompt of `prompt` tokens, then `new` tokens are generated, one a step. **Return how many tokens go
-through the model in all**, with a cache (`cached=True`) and without.
+A prompt of `prompt` tokens, then `new` tokens are generated, one a step. **Return how many tokens
+go through the model in all**, with a cache (`cached=True`) and without.
 
 - the first step forwards the prompt and gives the first new token;
 - with a cache, every later step forwards only the newest token;
@@ -10,19 +10,19 @@ through the model in all**, with a cache (`cached=True`) and without.
 - nobody forwards the last new token: generation stops with it.
 """
 
-STUB = '''
+STUB = """
 def token_forwards(prompt, new, cached):
     ...
-'''
+"""
 
-SOLUTION = '''
+SOLUTION = """
 def token_forwards(prompt, new, cached):
     if new == 0:
         return 0
     if cached:
         return prompt + new - 1
     return new * prompt + new * (new - 1) // 2
-'''
+"""
 
 WRONG = (
     # Forwards the last token too.

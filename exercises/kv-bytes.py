@@ -9,17 +9,17 @@ it takes one layer for the whole model and one head for all of them. **Repair it
 - a key and a value are each `head_dim` elements wide.
 """
 
-STUB = '''
+STUB = """
 def kv_bytes(num_layers, num_kv_heads, head_dim, num_tokens, num_sequences, bytes_per_element):
     per_token = head_dim * 2 * bytes_per_element
     return num_tokens * num_sequences * per_token
-'''
+"""
 
-SOLUTION = '''
+SOLUTION = """
 def kv_bytes(num_layers, num_kv_heads, head_dim, num_tokens, num_sequences, bytes_per_element):
     per_token = 2 * num_layers * num_kv_heads * head_dim * bytes_per_element
     return num_tokens * num_sequences * per_token
-'''
+"""
 
 WRONG = (
     STUB,

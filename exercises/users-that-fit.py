@@ -9,16 +9,16 @@ with `num_tokens` tokens of `bytes_per_token` bytes.
 - all numbers are whole, and large: stay with whole numbers.
 """
 
-STUB = '''
+STUB = """
 def users_that_fit(memory_bytes, weight_bytes, bytes_per_token, num_tokens):
     ...
-'''
+"""
 
-SOLUTION = '''
+SOLUTION = """
 def users_that_fit(memory_bytes, weight_bytes, bytes_per_token, num_tokens):
     left = memory_bytes - weight_bytes
     return max(0, left // (bytes_per_token * num_tokens))
-'''
+"""
 
 WRONG = (
     # Forgets the weights.

@@ -86,7 +86,9 @@ def _reason(error: Exception, known: Trace, folder: Path) -> str:
     if isinstance(error, ValueError):
         found = str(error).partition(" Deleted download")[0]
         return f"{known.url} is not the published file: {found}"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    # Windows has no quota error.
+    full = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+    if isinstance(error, OSError) and error.errno in full:
         return f"the disk is full: no room for {known.publisher_file} in {folder}"
     return f"cannot write {known.publisher_file} into {folder}: {error}"
 

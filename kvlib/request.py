@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Request:
     """One request: when it arrives, how much it brings and how much it will generate.
 
@@ -46,7 +46,7 @@ class Workload:
     name: str
     description: str
     source: str
-    requests: tuple[Request, ...]
+    requests: tuple[Request, ...] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.requests)

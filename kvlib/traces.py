@@ -23,25 +23,10 @@ _FACTS = Path(__file__).with_name("data") / "workloads.json"
 class Trace:
     """What is known about a public trace, with the lines its licence asks us to print.
 
-    Attributes:
-        name: the trace's name here, such as `azure-conv`.
-        about: which requests it holds.
-        attribution: title and publisher.
-        licence: the licence and where to read it.
-        changes: what reading changes.
-        citation: the paper its publisher asks to be cited, or `None`.
-        repository: `owner/name` on GitHub.
-        commit: the pinned commit.
-        path: the file inside the repository.
-        sha256: of the publisher's file, or `None` where it is not known.
-        compact_file: the name of the compact file.
-        num_requests: rows.
-        mean_prompt_tokens: over all rows.
-        mean_output_tokens: over all rows.
-        mean_gap_ms: between arrivals, or `None` for a trace without times.
-        prompt_tokens_permille: 1001 order statistics, from the smallest to the largest.
-        output_tokens_permille: the same for outputs.
-        gap_ms_permille: the same for gaps between arrivals, where they are kept.
+    Means are over all requests. The `_permille` columns are 1001 order statistics, from the
+    smallest to the largest value; `None` where a trace keeps no times (or no gaps that mean
+    something), as `mean_gap_ms` is. `changes` says what reading changes, `citation` which paper
+    the publisher asks to be cited. `sha256` is of the publisher's file, where it is known in full.
     """
 
     name: str

@@ -158,8 +158,8 @@ def load(name_or_path: str | Path, folders: Iterable[Path] = ()) -> Workload:
 
 
 def _where_to_get(known: Trace) -> str:
-    get = f"python -m kvlib.fetch {known.name}" if known.sha256 else f"get {known.url}"
+    fetch = f"python -m kvlib.fetch {known.name} downloads it; " if known.sha256 else ""
     return (
-        f"the trace {known.name} is neither in $KVLIB_TRACES nor in {cache_folder()}: {get}; "
-        f"or workloads.sample({known.name!r}, ...), which needs no file"
+        f"the trace {known.name} is neither in $KVLIB_TRACES nor in {cache_folder()}; {fetch}"
+        f"workloads.sample({known.name!r}, ...) needs no file"
     )

@@ -51,6 +51,7 @@ def forward(model: Llama, cache: ContiguousKVCache | NoCache, new: list[int]) ->
 
 def main() -> None:
     """Writes the record `first_cache.<device>`."""
+    torch.set_num_threads(1)  # a second thread would measure how busy the machine is
     device = kvlib.device()
     if "--random" in sys.argv:
         model = Llama.random(smollm2_shape(), seed=0, device=device)

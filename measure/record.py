@@ -58,7 +58,7 @@ def machine(device: torch.device) -> str:
         card = torch.cuda.get_device_properties(device)
         return f"{card.name}, {card.total_memory / 2**30:.0f} GiB"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{_processor()}, {torch.get_num_threads()} threads, {memory:.0f} GiB"
+    return f"{_processor()}, {torch.get_num_threads()} thread(s), {memory:.0f} GiB"
 
 
 def _processor() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import subprocess
 import sys
 import threading
@@ -83,6 +84,7 @@ def test_a_fetched_trace_is_found_by_name_and_not_downloaded_twice(
     assert workloads.load("azure-conv").requests[0].prompt_tokens == 374
     assert fetch.fetch("azure-conv").read_bytes() == CSV
     assert publisher.requests == 1
+    assert not pooch.get_logger().isEnabledFor(logging.INFO)
 
 
 @pytest.mark.usefixtures("publisher")

@@ -39,7 +39,7 @@ def write_gguf(path: Path) -> None:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_token_list(list(VOCAB))
     writer.add_token_types([3] * len(SPECIAL) + [1] * (len(VOCAB) - len(SPECIAL)))
-    writer.add_token_merges(["Ġ t"])
+    writer.add_token_merges(["Ġ t", "1 2"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_chat_template("{{ messages }}")

@@ -64,12 +64,17 @@ def decided(verdict: str) -> bool:
 
 
 def require_test(test_id: str) -> None:
-    name, _, function = test_id.partition("::")
+    """A test function of a file, or an assertion that stands in a cell of a notebook."""
+    name, _, proof = test_id.partition("::")
     path = ROOT / name
     assert path.is_file(), f"{test_id}: no such file"
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert function in functions, f"{test_id}: no such test"
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = ["".join(c["source"]) for c in json.loads(text)["cells"] if "outputs" in c]
+        assert proof.startswith("assert ") and any(proof in c for c in cells), f"{test_id}: gone"
+        return
+    functions = {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    assert proof in functions, f"{test_id}: no such test"
 
 
 def require_name(dotted: str) -> None:

@@ -154,7 +154,7 @@ def test_azures_minutes_differ_as_published(
 def test_mooncakes_arrivals_come_in_ticks_of_three_seconds() -> None:
     times = [each.arrival_s for each in whole("mooncake-conv")]
     assert len(set(times)) == 1180
-    assert all(abs(time - 3 * round(time / 3)) <= 0.002 for time in times)
+    assert all(abs(time - 3 * round(time / 3)) < 0.01 for time in times)
 
 
 # Percent of the reserved slots that stay empty in last blocks, for blocks of 8, 16, ... 512 tokens.

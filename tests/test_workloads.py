@@ -216,6 +216,7 @@ def test_a_seed_makes_up_the_same_conversations_on_every_host() -> None:
     text = json.dumps([[each.arrival_s, each.prompt_tokens, *each.token_ids] for each in made])
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "d0f994f8d7f5ab7e"
     assert made.description.startswith("made up, not a trace")
+    assert len(repr(made)) < 300
 
 
 @pytest.mark.parametrize(
@@ -301,6 +302,12 @@ def test_lengths_without_times_have_no_arrivals(tmp_path: Path) -> None:
     assert "a file kvlib knows nothing more about, all 1 requests" in loaded.description
 
 
+def test_a_byte_order_mark_and_blank_lines_change_nothing(tmp_path: Path) -> None:
+    plain = load(write(tmp_path, "plain.csv", AZURE + "0,1,2\n5,3,4\n"))
+    marked = load(write(tmp_path, "marked.csv", "\ufeff" + AZURE + "0,1,2\r\n\r\n5,3,4\r\n\r\n"))
+    assert marked.requests == plain.requests
+
+
 AZURE = "arrival_ms,context_tokens,generated_tokens\n"
 
 
@@ -326,6 +333,7 @@ AZURE = "arrival_ms,context_tokens,generated_tokens\n"
         ("[0,1.0,1,[[0,1]]]\n", 1, "1.0 is no whole number"),
         ("[0,true,1,[[0,1]]]\n", 1, "True is no whole number"),
         ("[0,513,1,[[0,1]]]\n", 1, "513 prompt tokens have 2 block ids, got 1"),
+        ("[0,512,1,[[0,2]]]\n", 1, "512 prompt tokens have 1 block ids, got 2"),
         ("[0,1,1,[[0,2],[9,-1]]]\n", 1, "-1 is no whole number"),
         ("[0,512000000000,1,[[0,1000000000]]]\n", 1, "block ids in the file: more than 5,000,000"),
         ("[" * 60_000, 1, "recursion"),
@@ -426,7 +434,10 @@ def test_a_name_is_found_in_the_named_folder_then_the_given_then_the_cache(
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("azure-code", "python -m kvlib.fetch azure-code"), ("arxiv", "get https://.*/vidur/")],
+    [
+        ("azure-code", "python -m kvlib.fetch azure-code"),
+        ("arxiv", r"traces; workloads\.sample\('arxiv', ...\) needs no file"),
+    ],
 )
 def test_a_trace_that_is_nowhere_says_how_to_get_it(nowhere: Path, name: str, hint: str) -> None:
     with pytest.raises(FileNotFoundError, match=hint):

@@ -15,7 +15,7 @@ from kvlib.tensors.llama_config import LlamaConfig
 
 HF_CONFIG = {
     "model_type": "llama",
-    "vocab_size": 260,
+    "vocab_size": 261,
     "hidden_size": 32,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
@@ -27,7 +27,9 @@ HF_CONFIG = {
     "eos_token_id": [2, 0],
 }
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-VOCAB = {t: i for i, t in enumerate([*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġt"])}
+VOCAB = {
+    t: i for i, t in enumerate([*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġt", "12"])
+}
 
 
 def tiny_model() -> Llama:

@@ -1,8 +1,8 @@
 """Executes notebooks on a fresh kernel and stores their outputs in one fixed form.
 
-    python tools/notebooks.py chapters               execute and store
-    python tools/notebooks.py --measure chapters     take timings and device outputs anew as well
-    python tools/notebooks.py --check chapters       execute a copy, show the difference, store nothing
+    python tools/notebooks.py chapters              execute and store
+    python tools/notebooks.py --measure chapters    take timings and device outputs anew as well
+    python tools/notebooks.py --check chapters      store nothing, show what would change
 
 Everything that would change from run to run is left out, so a notebook nobody touched comes out as
 it went in. A notebook that raises is reported and stays as it was.
@@ -162,7 +162,8 @@ def difference(path: Path, text: str) -> str:
 
 def find(paths: list[Path]) -> list[Path]:
     """Returns the notebooks among files and folders, sorted; copies Jupyter keeps are left out."""
-    found = {file for path in paths for file in ([path] if path.is_file() else path.rglob("*.ipynb"))}
+    lists = ([path] if path.is_file() else path.rglob("*.ipynb") for path in paths)
+    found = {file for files in lists for file in files}
     return sorted(file for file in found if ".ipynb_checkpoints" not in file.parts)
 
 

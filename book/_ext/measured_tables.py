@@ -91,7 +91,7 @@ def markdown(record: dict[str, Any]) -> list[str]:
         ["state", state],
     ]
     head = [f"```{{rubric}} {record['name']}", "```"]
-    return [*head, *_table(["record", record["name"]], facts), *_data("", record["data"])]
+    return [*head, *_table(["what", "value"], facts), *_data("", record["data"])]
 
 
 class MeasuredRecords(SphinxDirective):

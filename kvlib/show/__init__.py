@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvlib.show.widgets import DrawingWidget as widget
-from kvlib.show.widgets import ExerciseView as exercise
+from kvlib.show.widgets import DrawingWidget, ExerciseView
+
+widget = DrawingWidget
+exercise = ExerciseView
 
 __all__ = ["bar_plot", "exercise", "line_plot", "widget"]
 

@@ -1,19 +1,21 @@
-"""The seam to a reader's browser: HTML that marks a drawing, and the functions a page calls.
+"""The seam to a reader's browser: HTML that marks what can live, and the functions a page calls.
 
-A page holds `html(name)`: the picture, with its controls described in data attributes. A script
-that runs this package in the browser reads them, and calls `render` when a control moves and
-`grade` when an exercise is handed in; both take and return strings only. Without a script the
-picture stays, with its values written below it.
+A page holds `html(name)`, a picture with its controls described in data attributes, or
+`exercise_html`, a task and the source to start from. A script that runs this package in the browser
+reads them, and calls `render` when a control moves and `grade` when an exercise is handed in; both
+take and return strings only. Without a script the picture stays, its values written below it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from html import escape
 from typing import Any
 
 from kvlib import exercises
+from kvlib.exercises import Exercise
 from kvlib.show.drawings import find
 from kvlib.show.drawings.palette import stylesheet
 
@@ -54,6 +56,41 @@ def html(name: str, values: dict[str, Any] | None = None, *, picture: str = "") 
         f'data-controls="{escape(json.dumps(controls, ensure_ascii=False))}">'
         f"{sheet(picture or drawing(**chosen))}"
         f'<p class="kv-settings"><small>{escape(settings)}</small></p></div>'
+    )
+
+
+def _inline(text: str) -> str:
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
+
+
+def markdown(text: str) -> str:
+    """Returns the little markdown tasks use as HTML: paragraphs, `-` lists, `code`, **bold**.
+
+    Example:
+        >>> markdown("Count **all** of `n`.")
+        '<p>Count <strong>all</strong> of <code>n</code>.</p>'
+    """
+    parts = []
+    for block in re.split(r"\n\s*\n", text.strip()):
+        if block.startswith("- "):
+            items = re.split(r"^- ", block, flags=re.MULTILINE)[1:]
+            rows = (f"<li>{_inline(' '.join(item.split()))}</li>" for item in items)
+            parts.append(f"<ul>{''.join(rows)}</ul>")
+        else:
+            parts.append(f"<p>{_inline(' '.join(block.split()))}</p>")
+    return "".join(parts)
+
+
+def exercise_html(exercise: Exercise) -> str:
+    """Returns an exercise as HTML: complete without a script, editable with one."""
+    call = f'exercises.check("{exercise.slug}", {exercise.answer_name})'
+    return (
+        f'<div class="kv-exercise" data-exercise="{exercise.slug}">'
+        f"<style>{stylesheet()}</style>{markdown(exercise.task)}"
+        f'<pre class="kv-stub">{escape(exercise.stub.strip())}</pre>'
+        f'<p class="kv-hint"><small>In a notebook, complete it in a cell of your own, then run '
+        f"<code>{escape(call)}</code>.</small></p></div>"
     )
 
 

@@ -105,7 +105,7 @@ def bar_plot(
     series: Mapping[str, Sequence[float]],
     labels: Sequence[str],
     *,
-    x: str,
+    y: str,
     alt: str,
     stacked: bool = False,
     log: bool = False,
@@ -117,7 +117,7 @@ def bar_plot(
     Args:
         series: name to one value for each label.
         labels: what each group stands for, from top to bottom.
-        x: what the length of a bar shows, with its unit.
+        y: what the length of a bar shows, with its unit; the bars lie, so it runs to the right.
         alt: what is seen, and what to conclude; never empty.
         stacked: put the series of a label end to end.
         log: make the length logarithmic; bars then compare by their ends, not their areas.
@@ -130,7 +130,7 @@ def bar_plot(
     thick = 0.8 / (1 if stacked else len(series))
     starts = [0.0] * len(labels)
     with rc_context(_STYLE):
-        figure, axes = _axes(x, "", "x" if log else "", 1.1 + 0.36 * len(labels))
+        figure, axes = _axes(y, "", "x" if log else "", 1.1 + 0.36 * len(labels))
         for index, (name, values) in enumerate(series.items()):
             role, shift = ROLES[_role(name, index, roles)], 0 if stacked else index * thick
             rows = [row - 0.4 + thick / 2 + shift for row in range(len(labels))]

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from kvlib import exercises
-from kvlib.show import live, task
+from kvlib.show import live
 from kvlib.show.drawings import Control, find
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
@@ -17,9 +17,6 @@ class DrawingWidget:
 
     Its output carries three forms: the live controls, HTML that a page without a kernel can show or
     bring to life, and one line of text.
-
-    Attributes:
-        value: the present values by control name; assign a dict to change some of them.
 
     Example:
         >>> picture = DrawingWidget("decode_steps")
@@ -35,6 +32,7 @@ class DrawingWidget:
 
     @property
     def value(self) -> dict[str, Any]:
+        """The present values by control name; assign a dict to change some of them."""
         return dict(self._value)
 
     @value.setter
@@ -123,7 +121,7 @@ class ExerciseView:
         self._exercise = exercises.load(slug)
 
     def _repr_html_(self) -> str:
-        return task.html(self._exercise)
+        return live.exercise_html(self._exercise)
 
     def __repr__(self) -> str:
         return f"{self._exercise.task.strip()}\n\n{self._exercise.stub.strip()}"

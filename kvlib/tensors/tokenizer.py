@@ -49,8 +49,9 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Returns the ids of `text`; special tokens written in it become their single id.
 
-        A bos is put in front only where the model's own `tokenizer.json` says so. SmolLM2's does
-        not.
+        A bos is put in front only where the model's own `tokenizer.json` says so; SmolLM2's does
+        not. SmolLM2 has no id for six control characters and for planes 4 to 11 of Unicode (all
+        unassigned), so text made of those does not come back whole.
         """
         return self.core.encode(text).ids
 

@@ -1,4 +1,4 @@
-"""What a reader may change in a drawing: a finite list of values, so that a test can try them all."""
+"""What a reader may change in a drawing: always a finite list, so that a test can try it all."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 
 class Role(NamedTuple):
-    """How one role looks.
+    r"""How one role looks.
 
     Attributes:
         light: its colour on a light page.
         dark: its colour on a dark page.
-        hatch: its texture: "", "/", "\\\\", "x", ".", "-" or "|", as matplotlib spells them.
+        hatch: its texture: "", "/", "\", "x", ".", "-" or "|", as matplotlib spells them.
     """
 
     light: str
@@ -44,7 +44,7 @@ GROUND: dict[str, Role] = {
 
 
 def colour(name: str) -> str:
-    """Returns a role's colour as CSS: a variable a dark page can set, with the light value in it."""
+    """Returns a colour as CSS: a variable that a dark page sets, with the light value in it."""
     return f"var(--kv-{name},{(ROLES | GROUND)[name].light})"
 
 

@@ -6,14 +6,15 @@ from kvlib import catalog
 from kvlib.show.drawings.controls import Choice, Slider
 from kvlib.show.drawings.registry import drawing
 from kvlib.show.drawings.svg import MARGIN, ROOM, WIDTH, Canvas
+from kvlib.sizes import format_bytes
 
 _BITS = {"float32": "32 bits", "bfloat16": "16 bits", "fp8": "8 bits", "int4": "4 bits"}
 _TOP, _LOW = 82, 122
 
 
-def _gb(size_bytes: float) -> str:
-    size = size_bytes / 1e9
-    return f"{size:,.0f} GB" if size >= 100 else f"{size:.1f} GB" if size >= 10 else f"{size:.2f} GB"
+def _gb(size_bytes: int) -> str:
+    digits = 0 if size_bytes >= 10**11 else 1 if size_bytes >= 10**10 else 2
+    return format_bytes(size_bytes, digits=digits)
 
 
 def _requests(count: int) -> str:

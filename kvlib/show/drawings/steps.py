@@ -63,7 +63,8 @@ def decode_steps(step: int, cached: bool) -> str:
     for each in range(1, STEPS + 1):
         _row(canvas, each, cached, each <= step)
     canvas.text(MARGIN, 292, f"Forwarded up to step {step}", bold=True)
-    for y, words, has, role in ((304, "with a cache", True, "used"), (328, "without", False, "wasted")):
+    ways = ((304, "with a cache", True, "used"), (328, "without", False, "wasted"))
+    for y, words, has, role in ways:
         length = (ROOM - 190) * total(step, has) / total(STEPS, False)
         canvas.text(MARGIN, y + 12, words)
         canvas.rect(MARGIN + 98, y, length, 15, role)

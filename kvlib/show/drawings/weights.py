@@ -33,7 +33,8 @@ def scores(head_dim: int, seed: int) -> tuple[list[float], float, float]:
 
 def softmax(values: list[float]) -> list[float]:
     """Returns the softmax, computed stably."""
-    powers = [exp(value - max(values)) for value in values]
+    highest = max(values)
+    powers = [exp(value - highest) for value in values]
     total = fsum(powers)
     return [power / total for power in powers]
 
