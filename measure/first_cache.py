@@ -23,9 +23,7 @@ REPEATS = 11
 def step_times(model: Llama, context: int) -> dict[str, object]:
     """Times one next-token step after `context - 1` tokens, both ways."""
     tokens = [(7 * i) % model.config.vocab_size for i in range(context)]
-    cache = ContiguousKVCache(
-        model.kv_shape, 1, context, dtype=model.dtype, device=model.device
-    )
+    cache = ContiguousKVCache(model.kv_shape, 1, context, dtype=model.dtype, device=model.device)
     cache.add("text")
     forward(model, cache, tokens[:-1])
 
