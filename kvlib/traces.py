@@ -112,11 +112,16 @@ def trace_of_file(file_name: str) -> Trace | None:
     return None
 
 
-def cache_folder() -> Path:
-    """Returns where downloaded traces go: below `$KVLIB_CACHE`, else `~/.cache/kvlib` or XDG's."""
+def user_cache() -> Path:
+    """Returns where downloads are kept: `$KVLIB_CACHE`, else `~/.cache/kvlib` (or under XDG's)."""
     if named := os.environ.get("KVLIB_CACHE"):
-        return Path(named).expanduser().absolute() / "traces"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvlib" / "traces"
+        return Path(named).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvlib"
+
+
+def cache_folder() -> Path:
+    """Returns the folder that downloaded traces go to; it need not exist yet."""
+    return user_cache() / "traces"
 
 
 def find(name: str, folders: Iterable[Path] = ()) -> Path | None:

@@ -50,7 +50,10 @@ def small_shape():
 
 @pytest.fixture(scope="session")
 def real_model():
-    """SmolLM2-135M-Instruct and its tokenizer, loaded once."""
+    """SmolLM2-135M-Instruct and its tokenizer, loaded once; a skip that CI does not accept."""
     from kvlib.tensors.weights import load_model
 
-    return load_model(device="cpu")
+    try:
+        return load_model(device="cpu")
+    except RuntimeError as error:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(str(error))

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from conftest import small_config
 
+from conftest import small_config
 from kvlib.metrics import WorkCounters
 from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.tensors.caches import ContiguousKVCache
 from kvlib.tensors.generate import Generation, generate, stream
 from kvlib.tensors.llama import Llama
+from kvlib.tensors.llama_config import LlamaConfig
 from kvlib.tensors.sampling import Sampling
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -176,11 +177,33 @@ def test_tokens_that_do_not_match_the_plan_are_refused(small_model):
         ({"head_dim": 7}, "head_dim 7 is odd"),
         ({"num_layers": 0}, "num_layers must be at least 1"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "'yarn' is not supported"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "'llama3' lacks"),
     ],
 )
 def test_a_config_that_cannot_be_computed_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         small_config(**change)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"model_type": "qwen3"}, "only model_type 'llama' is read, got 'qwen3'"),
+        ({"attention_bias": True}, "attention_bias must be False"),
+        ({"hidden_act": "gelu"}, "hidden_act must be 'silu'"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor must be 1.0"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor must be 1.0"),
+        ({"vocab_size": None}, "vocab_size must be a whole number"),
+    ],
+)
+def test_a_config_of_another_architecture_is_refused(change, message):
+    sizes = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2}
+    plain = {"model_type": "llama", "vocab_size": 97, "num_attention_heads": 6, **sizes}
+    assert LlamaConfig.from_hf(plain).head_dim == 4
+    with pytest.raises((TypeError, ValueError), match=message):
+        LlamaConfig.from_hf(plain | change)
+    with pytest.raises(ValueError, match=r"lacks \['hidden_size'\]"):
+        LlamaConfig.from_hf({k: v for k, v in plain.items() if k != "hidden_size"})
 
 
 def test_equal_seeds_make_equal_models():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import gguf
-from tiny_folder import SPECIAL, VOCAB, same_weights, tiny_model
 
 from kvlib.tensors import gguf_convert, model_cache
 from kvlib.tensors.weights import load_model
+from tiny_folder import SPECIAL, VOCAB, same_weights, tiny_model
 
 
 def test_a_gguf_file_becomes_the_folder_it_was_made_from(tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import small_config
-from tiny_folder import write_folder
 from torch import Tensor
 
+from conftest import small_config
 from kvlib.tensors.caches import ContiguousKVCache
 from kvlib.tensors.generate import generate
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.model_cache import cached_model
 from kvlib.tensors.step import NoCache
 from kvlib.tensors.weights import load_model
+from tiny_folder import write_folder
 
 os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")

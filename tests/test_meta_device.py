@@ -5,8 +5,8 @@ That shows without a GPU that a step runs on the asked device and never synchron
 
 import pytest
 import torch
-from conftest import small_config
 
+from conftest import small_config
 from kvlib.tensors.caches import ContiguousKVCache
 from kvlib.tensors.device import device
 from kvlib.tensors.llama import Llama

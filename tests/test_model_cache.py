@@ -12,10 +12,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tiny_folder import same_weights, write_folder
 
 from kvlib.tensors import gguf_convert, model_cache
 from kvlib.tensors.weights import load_model
+from tiny_folder import same_weights, write_folder
 
 NAME = "toy"
 MEMBER = b"the weights, packed"
@@ -192,10 +192,10 @@ def test_a_change_in_any_piece_changes_the_fingerprint(tmp_path: Path) -> None:
 
 def test_the_cache_is_where_kvlib_cache_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVLIB_CACHE", "~/models")
-    assert model_cache.cache_folder() == Path.home() / "models"
+    assert model_cache.user_cache() == Path.home() / "models"
     monkeypatch.delenv("KVLIB_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert model_cache.cache_folder() == Path.home() / ".cache" / "kvlib"
+    assert model_cache.user_cache() == Path.home() / ".cache" / "kvlib"
 
 
 @pytest.fixture

