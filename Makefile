@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
-BOOK   := $(PY) -m jupyter_book.cli.main build . -W -n --keep-going --quiet
+BOOK   := $(VENV)/bin/jupyter-book build . -W -n --keep-going --quiet
 RECORDS ?= chapters/measured
 
 .DEFAULT_GOAL := help

@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PY = sys.executable
+BOOK = shutil.which("jupyter-book", path=str(Path(PY).parent)) or "jupyter-book"
 PYTEST = [PY, "-m", "pytest", "-q"]
 NOTEBOOKS = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("chapters/*/*.ipynb"))
 WORKERS = ["-n", "2", "--dist", "loadfile"]
@@ -24,7 +25,7 @@ FULL = [
     *STYLE,
     ("tests", [*PYTEST, *WORKERS, "-m", "not browser"]),
     ("notebooks", [*PYTEST, *WORKERS, "--nbval", "--nbval-current-env", *NOTEBOOKS]),
-    ("book", [PY, "-m", "jupyter_book.cli.main", "build", ".", "-W", "-n", "--keep-going"]),
+    ("book", [BOOK, "build", ".", "-W", "-n", "--keep-going", "--quiet"]),
     ("pages", [*PYTEST, "-m", "browser", "tests"]),
 ]
 

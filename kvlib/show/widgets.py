@@ -110,7 +110,7 @@ def _input(ipywidgets: Any, control: Control, value: Any) -> Any:
         value=value,
         description=control.label,
         style={"description_width": "initial"},
-        layout={"width": "auto", "max_width": "640px"},
+        layout={"width": "auto", "max_width": "560px"},
     )
 
 

@@ -136,7 +136,7 @@ class Canvas:
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" '
             f'viewBox="0 0 {WIDTH} {self._height}" font-family="system-ui,sans-serif" '
-            f'style="width:100%;max-width:640px;height:auto">{self._head}<defs>{patterns}</defs>'
+            f'style="width:100%;max-width:560px;height:auto">{self._head}<defs>{patterns}</defs>'
             f'<rect width="{WIDTH}" height="{self._height}" rx="8" fill="{colour("paper")}"/>'
             f"{''.join(self._shapes)}</svg>"
         )
