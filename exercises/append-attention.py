@@ -54,11 +54,12 @@ WRONG = (
     STUB.replace("        cached_keys.append(query)\n", "")
     .replace("        cached_values.append(query)\n", "")
     .replace("    outputs = []\n", "    outputs = []\n" + _EXTEND),
-    # Leaves the caller's cache as it was.
+    # Leaves the caller's keys, then the caller's values, as they were.
     SOLUTION.replace(
-        "    outputs = []\n",
-        "    outputs = []\n    cached_keys = list(cached_keys)\n"
-        "    cached_values = list(cached_values)\n",
+        "    outputs = []\n", "    outputs = []\n    cached_keys = list(cached_keys)\n"
+    ),
+    SOLUTION.replace(
+        "    outputs = []\n", "    outputs = []\n    cached_values = list(cached_values)\n"
     ),
     # Forgets the scale.
     SOLUTION.replace(" / sqrt(len(query))", ""),

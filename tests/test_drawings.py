@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kvlib import catalog
 from kvlib.show.drawings import Choice, Slider, Toggle, drawing, find, names
 from kvlib.show.drawings.palette import GROUND, ROLES, stylesheet
-from kvlib.show.drawings.reservation import BUDGET_TOKENS
+from kvlib.show.drawings.reservation import BUDGET_TOKENS, admitted
 from kvlib.show.drawings.steps import total
 from kvlib.show.drawings.svg import WIDTH, Canvas, number
 from kvlib.show.drawings.weights import HEAD_DIMS, LENGTHS, mean_self_weights
@@ -170,6 +170,12 @@ def test_opt_13b_in_12_gib_reserves_room_for_seven() -> None:
     assert ">7 requests fit." in svg
     assert ">1,392<" in svg
     assert ">8.9 %<" in svg
+    assert "external: too small for a request" in svg
+
+
+def test_a_reservation_that_fits_exactly_is_admitted() -> None:
+    assert admitted(512, 512) == BUDGET_TOKENS // 512
+    assert admitted(512, 513) == 0
 
 
 def test_a_request_longer_than_its_reservation_is_refused() -> None:

@@ -38,7 +38,8 @@ def environment() -> dict[str, str]:
 
 def main(quick: bool) -> int:
     """Returns 0 when every gate passed, else the failing gate's exit code."""
-    shutil.rmtree(ROOT / "_build", ignore_errors=True) if not quick else None
+    if not quick:
+        shutil.rmtree(ROOT / "_build", ignore_errors=True)
     for name, command in QUICK if quick else FULL:
         print(f"== {name}: {' '.join(command[1:])}", flush=True)
         start = time.monotonic()
@@ -46,6 +47,9 @@ def main(quick: bool) -> int:
         print(f"== {name}: {time.monotonic() - start:.0f} s, exit {code}", flush=True)
         if code:
             return code
+        if name == "book" and not (ROOT / "_build/html/index.html").exists():
+            print("== book: the command ended well but built nothing", flush=True)
+            return 1
     return 0
 
 
