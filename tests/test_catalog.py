@@ -26,7 +26,12 @@ def published(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("OPT-13B", 819_200), ("Llama-3-8B", 131_072), ("DeepSeek-V3", 70_272)],
+    [
+        ("OPT-13B", 819_200),
+        ("Llama-3-8B", 131_072),
+        ("Llama-3-70B", 327_680),
+        ("DeepSeek-V3", 70_272),
+    ],
 )
 def test_published_bytes_per_token(name: str, expected: int) -> None:
     shape = model(name)

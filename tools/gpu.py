@@ -1,10 +1,9 @@
 """Tests, notebooks and measurements on CUDA: python tools/gpu.py --records FOLDER.
 
 Installs nothing. What needs a package or weights that this machine lacks is left out, with a line
-that says so. Before `--minutes` are over it stops and exits with 75: the same command goes on where
-it stopped. What is done is kept in FOLDER until all is, and is void when code or machine change.
-
-Measurements come last: a new record may change what a page prints.
+that says so. Before `--minutes` are over it stops with exit code 75, and the same command goes on
+from there. What is done is kept in FOLDER until all is, and is void when code or machine change.
+Measurements come last: a new record may change what a notebook prints.
 
 Exit code 0: nothing failed. 1: something did. 2: nothing ran, there is no CUDA. 75: run it again.
 To try the tool itself out on a CPU, set KVLIB_DEVICE=cpu and name a folder of your own.
@@ -40,19 +39,19 @@ class OutOfTime(Exception):
 
 
 class Run:
-    """One call of the tool: where, on what, how long, and what earlier calls have done.
+    """One call of the tool: where, on what, until when, and what earlier calls have done.
 
     Args:
         root: the repository.
         records: the folder for records and for what is done so far.
         device: `cpu`, `cuda` or `cuda:N`.
         key: code and machine; what was done under another key is forgotten.
-        seconds: until this call must stop.
+        minutes: how long this call may take, from now on.
     """
 
-    def __init__(self, root: Path, records: Path, device: str, key: str, seconds: float) -> None:
-        self.root, self.records, self.seconds = root, records, seconds
-        self._end = time.monotonic() + seconds
+    def __init__(self, root: Path, records: Path, device: str, key: str, minutes: float) -> None:
+        self.root, self.records, self.minutes = root, records, minutes
+        self._end = time.monotonic() + 60 * minutes
         self._file = records / ".gpu_run.state"  # not .json: those are records
         self._environment = os.environ | {
             "KVLIB_DEVICE": device,
@@ -62,19 +61,16 @@ class Run:
         }
         self._environment.pop("KVLIB_RECORDS", None)
         self.state: dict[str, Any] = {"key": key, "done": {}}
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, KeyError):
             kept = json.loads(self._file.read_text(encoding="utf-8"))
-            if kept["key"] == key:
-                self.state = kept
+            self.state = kept if kept["key"] == key else self.state
 
     @property
     def done(self) -> dict[str, Outcome]:
-        """Outcomes by job."""
         return self.state["done"]
 
-    def left(self) -> float:
-        """Seconds until this call must stop."""
-        return self._end - time.monotonic()
+    def minutes_left(self) -> float:
+        return max(0.0, self._end - time.monotonic()) / 60
 
     def keep(self) -> None:
         """Writes what is done, in one step."""
@@ -84,14 +80,14 @@ class Run:
         half.replace(self._file)
 
     def forget(self) -> None:
-        """Deletes what is done: the next call starts afresh."""
+        """Makes the next call start afresh."""
         self._file.unlink(missing_ok=True)
 
     def child(self, command: list[str], folder: Path | None = None, **more: str) -> tuple[int, str]:
-        """Runs a Python command; returns exit code and output.
+        """Runs Python with these arguments; returns exit code and output.
 
         Raises:
-            OutOfTime: it did not end in the time left; it and its children are dead.
+            OutOfTime: it did not end in the time left. It and its children are dead.
         """
         process = subprocess.Popen(
             [sys.executable, *command],
@@ -104,7 +100,7 @@ class Run:
             process_group=0,
         )
         try:
-            output, _ = process.communicate(timeout=max(self.left(), 0))
+            output, _ = process.communicate(timeout=60 * self.minutes_left())
         except BaseException as error:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
@@ -120,14 +116,14 @@ class Run:
         return self.state["no_weights"]
 
     def tidy(self, text: str) -> str:
-        """Returns the text without this machine's paths, cut to a line of a table."""
+        """Returns the text without this machine's paths, cut to fit a table."""
         for path, name in ((self.root, "."), (sys.executable, "python"), (Path.home(), "~")):
             text = text.replace(str(path), name)
         return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def device_here() -> Any | None:
-    """Returns the device to run on as torch has it, or None after saying why there is none."""
+    """Returns the torch device to run on, or None after saying why there is none."""
     asked = os.environ.get("KVLIB_DEVICE") or "cuda"
     try:
         import torch
@@ -136,12 +132,11 @@ def device_here() -> Any | None:
 
         return device(asked)
     except ImportError as error:
-        print(f"nothing run: {sys.executable} has no {error.name}", file=sys.stderr)
+        print(f"nothing run: {sys.executable} has no {error.name}")
     except (RuntimeError, ValueError):
         print(
-            f"nothing run: torch {torch.__version__} sees no device {asked!r} on this machine. "
-            "To try the tool out without CUDA: KVLIB_DEVICE=cpu and --records in another folder",
-            file=sys.stderr,
+            f"nothing run: torch {torch.__version__} sees no {asked} on this machine. To try the "
+            "tool out without CUDA, set KVLIB_DEVICE=cpu and let --records name another folder"
         )
     return None
 
@@ -149,7 +144,7 @@ def device_here() -> Any | None:
 def fingerprint(root: Path, machine: str) -> str:
     """Returns one hash of commit, code and machine: what an outcome holds for."""
     commit = ""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # no git
         git = ["git", "-C", str(root), "rev-parse", "HEAD"]
         commit = subprocess.run(git, capture_output=True, text=True).stdout
     digest = hashlib.sha256(f"{commit}\n{machine}\n{sys.version}\n".encode())
@@ -164,45 +159,42 @@ def work(run: Run, todo: list[tuple[str, str]]) -> bool:
     for part, name in todo:
         if name in run.done:
             continue
-        whole = run.left() > 0.9 * run.seconds
+        alone = run.minutes_left() > 0.9 * run.minutes
         try:
             outcome = RUNNERS[part](run, name)
         except OutOfTime:
-            if not whole:
+            if not alone:
                 return False
-            outcome = {"state": "failed", "note": f"not done in {run.seconds:.0f} s, alone"}
+            outcome = {"state": "failed", "note": f"takes more than {run.minutes:.1f} minutes"}
         run.done[name] = outcome
         run.keep()
-        print(f"== {name}: {outcome['state']}, {outcome['note']}", flush=True)
+        print(f"== {name}: {outcome['state']}: {outcome['note']}", flush=True)
     return True
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Returns the record's data: counts of tests, and a row for all that is not a passed test."""
+    """Returns the record's data: counts of tests, and a row for all but files whose tests pass."""
     data: dict[str, Any] = {}
     for part in PARTS:
         done = {name: run.done[name] for name in jobs(run.root, part) if name in run.done}
         rows = [{"what": n, "state": o["state"], "note": o["note"]} for n, o in done.items()]
         if part == "tests" and done:
-            counts = sum((Counter(outcome["counts"]) for outcome in done.values()), Counter())
-            data["tests"] = dict(counts)
-            data["files of tests"] = dict(Counter(outcome["state"] for outcome in done.values()))
-            rows = [row for row in rows if row["state"] != "passed"]
-            part = "files of tests that failed or did not run"
-        if rows or not done:
+            counts = [Counter(outcome.get("counts", {})) for outcome in done.values()]
+            data["tests"] = dict(sum(counts, Counter()))
+            data["left out"] = run.state.get("no_weights", "") or "nothing for want of weights"
+            data["files not passed"] = [row for row in rows if row["state"] != "passed"]
+        else:
             data[part] = rows or "not yet run"
     return data
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """Runs the command line; the file's first lines say what the exit codes mean."""
+    """Runs the command line; the top of this file says what the exit codes mean."""
     parser = argparse.ArgumentParser(description="tests, notebooks and measurements on CUDA")
     parser.add_argument("--records", type=Path, required=True, help="where records go")
     parser.add_argument("--part", choices=PARTS, help="only this part")
     parser.add_argument("--minutes", type=float, default=8, help="stop before so many minutes")
-    parser.add_argument("--fresh", action="store_true", help="forget what is done")
     options = parser.parse_args(arguments)
-    end = 0.97 * 60 * options.minutes
     sys.path[:0] = [str(ROOT), str(ROOT / "measure")]
     if (device := device_here()) is None:
         return 2
@@ -210,8 +202,25 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
 
     records = options.records.resolve()
     if device.type != "cuda" and records == record.FOLDER:
-        print("nothing run: only CUDA writes there, name another folder", file=sys.stderr)
+        print("nothing run: what runs on no GPU must not replace the book's records")
         return 2
-    run = Run(root, records, str(device), fingerprint(root, record.machine(device)), end)
-    if options.fresh:
+    key = fingerprint(root, record.machine(device))
+    run = Run(root, records, str(device), key, 0.95 * options.minutes)
+    todo = [(p, name) for p in PARTS if options.part in (None, p) for name in jobs(root, p)]
+    if not work(run, todo):
+        done = sum(name in run.done for _, name in todo)
+        print(f"time is up, {done} of {len(todo)} done: run the same command to go on")
+        return AGAIN
+    os.environ["KVLIB_RECORDS"] = str(records)
+    sys.argv[:] = ["tools/gpu.py"]  # the record's command, without a folder of this machine
+    code = sorted(str(path.relative_to(root)) for path in root.glob("kvlib/**/*.py"))
+    record.write("gpu_run", summary(run), code, device)
+    if all(name in run.done for part in PARTS for name in jobs(root, part)):
         run.forget()
+    states = Counter(run.done[name]["state"] for _, name in todo)
+    print(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
+    return 1 if states["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """What `make gpu` runs: files of tests, notebooks, measurements; and what this machine lacks.
 
-Each `run_…` starts one job as a child of a `gpu.Run` and returns its outcome: a state (`passed`,
+Each of `RUNNERS` runs one job as a child of a `gpu.Run` and returns its outcome: a state (`passed`,
 `failed`, `not run`) and a note. Nothing is left out without a printed line.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PARTS = ("tests", "notebooks", "measure")
 DOCTESTS = "kvlib"
 # Single tests that cannot pass without what `make test` installs.
-NEED_PINS = "tests/test_house.py::test_the_environment_is_the_one_that_is_pinned"
+NEED_PINS = ("tests/test_house.py::test_the_environment_is_the_one_that_is_pinned",)
 NEED_IPYWIDGETS = (
     "tests/test_widgets.py::test_the_output_carries_all_three_forms",
     "tests/test_widgets.py::test_moving_a_live_control_redraws_and_setting_moves_the_control",
@@ -28,6 +28,18 @@ NEED_IPYWIDGETS = (
 )
 
 Outcome = dict[str, Any]  # state, note, and for tests their counts
+
+
+def jobs(root: Path, part: str) -> list[str]:
+    """Returns what a part consists of, as paths."""
+    if part == "notebooks":
+        found = root.glob("chapters/*/*.ipynb")
+    elif part == "measure":
+        found = (path for path in root.glob("measure/*.py") if "__main__" in path.read_text())
+    else:
+        found = root.glob("tests/test_*.py")
+    names = sorted(str(path.relative_to(root)) for path in found)
+    return [DOCTESTS, *names] if part == "tests" and (root / DOCTESTS).is_dir() else names
 
 
 def last_line(output: str) -> str:
@@ -39,7 +51,7 @@ def missing(package: str) -> bool:
 
 
 def needs(path: Path, root: Path) -> list[str]:
-    """Returns the packages that importing a file takes, through our own modules, and we lack."""
+    """Returns the packages that we lack and that importing a file takes, our own modules' too."""
     found, waiting, seen = set(), [path], set()
     while waiting:
         file = waiting.pop()
@@ -55,7 +67,7 @@ def needs(path: Path, root: Path) -> list[str]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """The modules that a file always imports: those inside functions and `try` are its choice."""
+    """The modules a file cannot do without: imports in functions and `try` are not among them."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
@@ -64,45 +76,36 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{name.name}" for name in node.names)
 
 
-def jobs(root: Path, part: str) -> list[str]:
-    """Returns what a part consists of, as paths."""
-    if part == "notebooks":
-        found = root.glob("chapters/*/*.ipynb")
-    elif part == "measure":
-        found = (path for path in root.glob("measure/*.py") if "__main__" in path.read_text())
-    else:
-        found = root.glob("tests/test_*.py")
-    names = sorted(str(path.relative_to(root)) for path in found)
-    return [DOCTESTS, *names] if part == "tests" and (root / DOCTESTS).is_dir() else names
-
-
 def run_tests(run: Run, name: str) -> Outcome:
     """Runs one file of tests, or the examples in the library's docstrings."""
     lacks = ["pytest"] if missing("pytest") else []
-    if lacks := lacks or (needs(run.root / name, run.root) if name != DOCTESTS else []):
+    if name != DOCTESTS:
+        lacks += needs(run.root / name, run.root)
+    if lacks:
         return {"state": "not run", "note": f"needs {', '.join(lacks)}, not installed here"}
     command = ["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", name]
     code, output = run.child([*command, *left_out(run, name)])
     print(output)
     said = last_line(output)
-    counts = {what: int(n) for n, what in re.findall(r"(\d+) ([a-z]+)", said.split(" in ")[0])}
+    found = re.findall(r"(\d+) ([a-z]+)", said.split(" in ")[0])
+    counts = {what.replace("errors", "error"): int(number) for number, what in found}
     state = {0: "passed", 5: "not run"}.get(code, "failed")
-    return {"state": state, "note": run.tidy(said), "counts": counts if code in (0, 1, 5) else {}}
+    return {"state": state, "note": run.tidy(said), "counts": counts}
 
 
 def left_out(run: Run, name: str) -> list[str]:
-    """Returns the arguments that leave out what cannot run here, after a line for each."""
+    """Returns pytest's arguments that leave out what cannot run here, after a line for each."""
     marks, arguments = "not browser", []
     if why := run.no_weights():
-        print(f"{name}: without the tests marked `model`: {why}")
+        print(f"{name}: without tests marked `model`: {why}")
         marks += " and not model"
-    single = [NEED_PINS, *(NEED_IPYWIDGETS if missing("ipywidgets") else ())]
-    for test in (test for test in single if test.startswith(f"{name}::")):
-        print(f"{test}: left out: it needs what `make test` installs")
-        arguments += ["--deselect", test]
+    for test in (*NEED_PINS, *(NEED_IPYWIDGETS if missing("ipywidgets") else ())):
+        if test.startswith(f"{name}::"):
+            print(f"{test}: left out, needs what `make test` installs")
+            arguments += ["--deselect", test]
     for path in sorted((run.root / DOCTESTS).rglob("*.py")) if name == DOCTESTS else ():
         if lacks := needs(path, run.root):
-            print(f"{path.relative_to(run.root)}: left out: needs {', '.join(lacks)}")
+            print(f"{path.relative_to(run.root)}: examples left out, needs {', '.join(lacks)}")
             arguments += ["--ignore", str(path)]
     return ["-m", marks, *arguments]
 
