@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from kvlib import (
+    arena,
     catalog,
     conversations,
     exercises,
@@ -17,6 +18,7 @@ from kvlib import (
     measured,
     metrics,
     plan,
+    roofline,
     sizes,
     traces,
     waste,
@@ -36,6 +38,7 @@ _LAZY = {
     "show": "kvlib.show",
     "tensors": "kvlib.tensors",
     "ContiguousKVCache": "kvlib.tensors.caches",
+    "RollingKVCache": "kvlib.tensors.rolling",
     "NoCache": "kvlib.tensors.step",
     "KVStore": "kvlib.tensors.store",
     "Llama": "kvlib.tensors.llama",
@@ -64,6 +67,7 @@ __all__ = [
     "StepPlan",
     "WorkCounters",
     "Workload",
+    "arena",
     "catalog",
     "conversations",
     "exercises",
@@ -71,6 +75,7 @@ __all__ = [
     "measured",
     "metrics",
     "plan",
+    "roofline",
     "sizes",
     "traces",
     "waste",

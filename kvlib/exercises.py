@@ -141,7 +141,7 @@ def check_source(slug: str, source: str) -> Verdict:
         try:
             exec(compile(source, "answer", "exec"), namespace)
         except (Exception, SystemExit) as error:
-            verdict = Verdict(False, f"{type(error).__name__}{_line(error)}: {_words(error)}")
+            verdict = Verdict(False, explain(error))
         else:
             if name in namespace:
                 verdict = check(slug, namespace[name])
@@ -150,8 +150,10 @@ def check_source(slug: str, source: str) -> Verdict:
     return Verdict(verdict.passed, verdict.message, printed.getvalue())
 
 
-def _words(error: BaseException) -> str:
-    return error.msg if isinstance(error, SyntaxError) else str(error)
+def explain(error: BaseException) -> str:
+    """Returns an error that a reader's source raised as one sentence, with the line it arose in."""
+    words = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}{_line(error)}: {words}"
 
 
 def _line(error: BaseException) -> str:

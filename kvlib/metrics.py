@@ -5,8 +5,11 @@ Equal tokens do not prove that a cache was used. Counted work does, so every cac
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from math import fsum
 
 from kvlib.waste import MemorySplit
 
@@ -84,6 +87,28 @@ class Metrics:
             '7'
         """
         return {f.name: _text(getattr(self, f.name)) for f in fields(self)}
+
+
+def growth_exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Returns the slope of y against x on logarithmic axes, by least squares: p where y ~ x^p.
+
+    Args:
+        xs: at least two different positive values, such as text lengths.
+        ys: one positive value for each, such as counted operations.
+
+    Raises:
+        ValueError: fewer than two different points, or a value that is not positive.
+
+    Example:
+        >>> round(growth_exponent([1, 2, 4], [3, 12, 48]), 9)
+        2.0
+    """
+    if len(xs) != len(ys) or len(set(xs)) < 2 or min(*xs, *ys) <= 0:
+        raise ValueError(f"a slope needs two different positive points, got {xs} and {ys}")
+    log_x, log_y = ([math.log(value) for value in values] for values in (xs, ys))
+    mean_x, mean_y = fsum(log_x) / len(xs), fsum(log_y) / len(ys)
+    rise = fsum((x - mean_x) * (y - mean_y) for x, y in zip(log_x, log_y, strict=True))
+    return rise / fsum((x - mean_x) ** 2 for x in log_x)
 
 
 def _text(value: object) -> str:

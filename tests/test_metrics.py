@@ -1,6 +1,8 @@
 """The metric sheet: what was not measured says so, and counters subtract."""
 
-from kvlib.metrics import Metrics, WorkCounters
+import pytest
+
+from kvlib.metrics import Metrics, WorkCounters, growth_exponent
 from kvlib.waste import Allocation, split
 
 
@@ -20,3 +22,15 @@ def test_a_row_says_what_was_not_measured():
     assert row["admitted_requests"] == "7"
     assert row["split"] == "25.0% used"
     assert row["ttft_s"] == "not measured"
+
+
+@pytest.mark.parametrize("power", [0, 1, 2, 3])
+def test_the_exponent_of_a_power_is_that_power(power):
+    xs = [16, 32, 64, 128]
+    assert growth_exponent(xs, [5 * x**power for x in xs]) == pytest.approx(power)
+
+
+@pytest.mark.parametrize("xs, ys", [([1], [1]), ([2, 2], [1, 4]), ([1, 2], [1, 0]), ([1, 2], [1])])
+def test_no_slope_through_less_than_two_points(xs, ys):
+    with pytest.raises(ValueError, match="two different positive points"):
+        growth_exponent(xs, ys)

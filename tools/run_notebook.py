@@ -35,7 +35,6 @@ NOT_COMPARED = ("image/png", "image/jpeg", "application/vnd.jupyter.widget-view+
 FORMS = {
     "text/html": "_repr_html_",
     "text/markdown": "_repr_markdown_",
-    "text/latex": "_repr_latex_",
     "image/svg+xml": "_repr_svg_",
 }
 NOT_RUN = 4
@@ -100,7 +99,9 @@ class _Stream(io.TextIOBase):
         return len(text)
 
 
-def run_cell(source: str, name: str, module: types.ModuleType) -> tuple[Outputs, Exception | None]:
+def run_cell(
+    source: str, name: str, module: types.ModuleType
+) -> tuple[Outputs, BaseException | None]:
     """Runs one cell in the namespace of `module`; returns its outputs, and what it raised."""
     outputs: Outputs = []
 
@@ -117,7 +118,7 @@ def run_cell(source: str, name: str, module: types.ModuleType) -> tuple[Outputs,
     ):
         try:
             _execute(source, name, module.__dict__, display)
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:
             error = raised
             outputs.append(("error", f"{type(raised).__name__}: {raised}"))
     return [(kind, _plain(text)) for kind, text in outputs], error
@@ -158,16 +159,23 @@ def _rows(text: str) -> list[str]:
     return text.replace("><", ">\n<").split("\n")
 
 
-def lacking(error: BaseException | None) -> str:
-    """Returns what this machine lacks, where that is why something raised; else an empty string."""
+def missing_package(error: BaseException | None) -> str:
+    """Returns the package whose absence is why something raised, or an empty string."""
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
             package = error.name.split(".")[0]
             if importlib.util.find_spec(package) is None:
-                return f"needs {package}, which is not installed"
-        if isinstance(error, RuntimeError) and _origin(error) == "kvlib.tensors.model_cache":
-            return str(error)
+                return package
         error = error.__cause__
+    return ""
+
+
+def lacking(error: BaseException | None) -> str:
+    """Returns what this machine lacks, where that is why a cell raised; else an empty string."""
+    if package := missing_package(error):
+        return f"needs {package}, which is not installed"
+    if isinstance(error, RuntimeError) and _origin(error) == "kvlib.tensors.model_cache":
+        return f"needs the real model: {' '.join(str(error).split())}"
     return ""
 
 
@@ -178,15 +186,16 @@ def _origin(error: BaseException) -> str:
 
 def faults(
     cell: dict[str, Any], number: int, module: types.ModuleType
-) -> tuple[str, Exception | None]:
+) -> tuple[str, BaseException | None]:
     """Runs one cell; returns how its outputs are not as stored, if so, and what it raised."""
     source = _joined(cell["source"])
     outputs, error = run_cell(source, f"<cell {number}>", module)
     expected = stored(cell)
     if unstable(cell) and error is None:
         expected, outputs = [], [output for output in outputs if output[0] == "stderr"]
-    if same(expected, outputs) and not any(kind == "stderr" for kind, _ in outputs):
-        return "", error
+    silent = not any(kind == "stderr" for kind, _ in outputs)
+    if error is None and silent and same(expected, outputs):
+        return "", None
     trace = "".join(traceback.format_exception(error)) if error else ""
     return f"cell {number}:\n{source}\n{trace}{difference(expected, outputs)}\n", error
 
@@ -208,7 +217,7 @@ def run(path: Path) -> tuple[int, str]:
         reason = lacking(error)
         if reason and not wrong:
             before = list(code).index(number)
-            return NOT_RUN, f"not run: cell {number} of {path.name} {reason} ({before} cells ran)"
+            return NOT_RUN, f"not run: {before} cells as stored, cell {number} {reason}"
         if report and not reason:
             wrong.append(number)
             print(report if len(wrong) <= SHOWN else f"cell {number} differs as well")

@@ -1,18 +1,19 @@
-"""What a page shows: drawings with controls, graded exercises, plots in one style.
+"""What a page shows: drawings with controls, graded exercises, code to try, plots in one style.
 
-`widget` and `exercise` need nothing installed; the plots load matplotlib when first used.
+`widget`, `exercise` and `try_it` need nothing installed; the plots load matplotlib when first used.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from kvlib.show.widgets import DrawingWidget, ExerciseView
+from kvlib.show.widgets import DrawingWidget, ExerciseView, TryIt
 
 widget = DrawingWidget
 exercise = ExerciseView
+try_it = TryIt
 
-__all__ = ["bar_plot", "exercise", "line_plot", "widget"]
+__all__ = ["bar_plot", "exercise", "line_plot", "try_it", "widget"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,9 @@
 """The seam to a reader's browser: HTML that marks what can live, and the functions a page calls.
 
 A page holds `html(name)`, a picture with its controls described in data attributes, or
-`exercise_html`, a task and the source to start from. A script that runs this package in the browser
-reads them, and calls `render` when a control moves and `grade` when an exercise is handed in; both
+`exercise_html`, a task and the source to start from, or `try_html`, a few lines to change and run. A
+script that runs this package in the browser reads them and asks through `answer` for one of three:
+`render` when a control moves, `grade` when an exercise is handed in, `run` when code is tried. All
 take and return strings only. Without a script the picture stays, its values written below it.
 """
 
@@ -18,6 +19,8 @@ from kvlib import exercises
 from kvlib.exercises import Exercise
 from kvlib.show.drawings import find
 from kvlib.show.drawings.palette import stylesheet
+from kvlib.show.tryit import Outcome
+from kvlib.show.tryit import run as run_source
 
 
 def sheet(picture: str) -> str:
@@ -94,6 +97,16 @@ def exercise_html(exercise: Exercise) -> str:
     )
 
 
+def try_html(source: str, outcome: Outcome) -> str:
+    """Returns code and what it gave as HTML: complete without a script, editable with one."""
+    return (
+        f'<div class="kv-try"><pre class="kv-code">{escape(source.strip())}</pre>'
+        f'<pre class="kv-printed">{escape(outcome.text)}</pre>'
+        f'<p class="kv-hint"><small>In a notebook, copy it into a cell of your own to change it.'
+        f"</small></p></div>"
+    )
+
+
 def render(name: str, values_json: str = "{}") -> str:
     """Returns the SVG of a drawing at the values of a JSON object; defaults for the rest.
 
@@ -111,3 +124,31 @@ def grade(slug: str, source: str) -> str:
     (what the source wrote to standard output).
     """
     return json.dumps(asdict(exercises.check_source(slug, source)))
+
+
+def run(source: str) -> str:
+    """Runs a few lines as a cell would and returns what they show as a JSON object.
+
+    It has `printed`, `value` (the last expression's `repr`) and `error` (a sentence), each empty
+    where there is none.
+    """
+    return json.dumps(asdict(run_source(source)))
+
+
+_CALLS = {"render": render, "grade": grade, "run": run}
+
+
+def answer(name: str, *args: str) -> str:
+    """Calls `render`, `grade` or `run` for a page and returns a JSON object.
+
+    It has the `value` that came, or the `error` in its place: its type and message.
+
+    Example:
+        >>> answer("render", "nothing")
+        '{"error": "ValueError: there is no drawing \'nothing\'..."}'
+    """
+    try:
+        return json.dumps({"value": _CALLS[name](*args)})
+    # Whatever a reader's code raises, KeyboardInterrupt too, must not end the page's Python.
+    except BaseException as error:
+        return json.dumps({"error": f"{type(error).__name__}: {error}"})

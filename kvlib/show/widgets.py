@@ -8,6 +8,7 @@ from typing import Any
 from kvlib import exercises
 from kvlib.show import live
 from kvlib.show.drawings import Control, find
+from kvlib.show.tryit import run
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -125,3 +126,23 @@ class ExerciseView:
 
     def __repr__(self) -> str:
         return f"{self._exercise.task.strip()}\n\n{self._exercise.stub.strip()}"
+
+
+class TryIt:
+    """A few lines of code and what they give; in the built page a reader changes and runs them.
+
+    Example:
+        >>> TryIt("2 * 2 * 1 * 4 * 2")
+        2 * 2 * 1 * 4 * 2
+        32
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source.strip()
+        self._outcome = run(self._source)
+
+    def _repr_html_(self) -> str:
+        return live.try_html(self._source, self._outcome)
+
+    def __repr__(self) -> str:
+        return f"{self._source}\n{self._outcome.text}"

@@ -1,0 +1,164 @@
+"""A cache that keeps the last tokens only, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from kvlib.ledger import ContiguousLedger
+from kvlib.plan import SeqId, StepPlan
+from kvlib.sizes import KVShape, whole_number
+from kvlib.tensors.attention import contiguous_attention
+from kvlib.tensors.step import CacheBase, DevicePlan
+from kvlib.tensors.store import KVStore
+
+UNBOUNDED = 2**40
+
+
+class RollingKVCache(CacheBase):
+    """A ring of `window` slots for each sequence: old tokens are overwritten, positions are kept.
+
+    **Lossy.** A query sees the last `window` tokens, itself included, and nothing before them. For
+    a model trained with that window this is exact; for any other it forgets, the oldest first.
+    What stays keeps the rotary position it was written with: token 1000 is at position 1000.
+
+    A step reads the window before it overwrites any of it, so a chunk of any length is computed as
+    if token by token, and a step that fails leaves the ring as it was.
+
+    Args:
+        shape: layers, KV heads and head size.
+        num_seqs: rings.
+        window: slots per ring.
+        dtype: of the stored keys and values.
+        device: where the bytes live.
+
+    Raises:
+        TypeError, ValueError: a size is not a whole number of at least 1. Nothing is allocated.
+
+    Example:
+        >>> cache = RollingKVCache(KVShape(1, 1, 2), num_seqs=1, window=3)
+        >>> cache.add("a")
+        >>> with cache.step({"a": [0] * 5}) as plan:
+        ...     cache.write(0, torch.ones(5, 1, 2), torch.ones(5, 1, 2), plan)
+        >>> cache.length("a"), cache.positions("a")
+        (5, [2, 3, 4])
+    """
+
+    def __init__(
+        self,
+        shape: KVShape,
+        num_seqs: int,
+        window: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(device)
+        whole_number("window", window)
+        self.window = window
+        self.max_seq_len: int | None = None
+        self.ledger = ContiguousLedger(num_seqs, UNBOUNDED)
+        sizes = (shape.num_layers, num_seqs, window, shape.num_kv_heads, shape.head_dim)
+        self.store = KVStore(*sizes, dtype=dtype, device=device)
+        self._fresh: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, used or not."""
+        return self.store.nbytes
+
+    def add(self, seq_id: SeqId) -> None:
+        """Reserves a ring; raises as `ContiguousLedger.add`."""
+        self.ledger.add(seq_id)
+        self.counters.blocks_allocated += 1
+
+    def free(self, seq_id: SeqId) -> None:
+        """Gives the ring back; raises as `ContiguousLedger.free`."""
+        self.ledger.free(seq_id)
+
+    def length(self, seq_id: SeqId) -> int:
+        """Returns how many tokens the sequence has seen, forgotten ones included."""
+        return self.ledger.length(seq_id)
+
+    def positions(self, seq_id: SeqId) -> list[int]:
+        """Returns the positions still held, oldest first."""
+        end = self.length(seq_id)
+        return list(range(max(0, end - self.window), end))
+
+    def truncate(self, seq_id: SeqId, num_tokens: int) -> None:
+        """Keeps the first `num_tokens` tokens, as long as none it then needs was overwritten.
+
+        Raises:
+            ValueError: the ring has wrapped, so the tokens before its window are gone, or
+                `num_tokens` is not within `[0, length]`. Nothing changes.
+        """
+        end = self.length(seq_id)
+        if end > self.window and num_tokens != end:
+            raise ValueError(
+                f"{end} tokens went through a ring of {self.window}: those before position "
+                f"{end - self.window} are gone, so it cannot go back to {num_tokens}"
+            )
+        self.ledger.truncate(seq_id, num_tokens)
+
+    def plan(self, new: Mapping[SeqId, Sequence[int]]) -> DevicePlan:
+        """Plans one step; raises as `ContiguousLedger.plan`."""
+        return DevicePlan.of(self.ledger.plan(new), self.device)
+
+    def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
+        """Takes one layer's new keys and values [T, Hkv, D]; the ring changes at `commit`."""
+        self.ledger.require_open(plan.host)
+        self._fresh[layer] = (k, v)
+
+    def attend(self, layer: int, q: Tensor, plan: DevicePlan) -> Tensor:
+        """Attends the new queries [T, Hq, D] to their windows; returns [T, Hq, D]."""
+        self.ledger.require_open(plan.host)
+        if layer == 0:
+            self._count_pairs(plan.host)
+        out = torch.empty_like(q)
+        for s, seq_id in enumerate(plan.host.seq_ids):
+            rows = slice(plan.host.query_start[s], plan.host.query_start[s + 1])
+            k, v = self._window(layer, seq_id, rows)
+            out[rows] = contiguous_attention(q[rows], k, v, window=self.window)
+            self.counters.bytes_read += k.nbytes + v.nbytes
+        return out
+
+    def commit(self, plan: DevicePlan) -> None:
+        """Writes the new tokens over the oldest ones and advances the lengths."""
+        for layer, (k, v) in self._fresh.items():
+            for s, seq_id in enumerate(plan.host.seq_ids):
+                stop = plan.host.query_start[s + 1]
+                start = max(plan.host.query_start[s], stop - self.window)
+                slots = self._slots(seq_id, plan.host.positions[start:stop])
+                self.store.write(layer, slots, k[start:stop], v[start:stop])
+                self.counters.bytes_written += k[start:stop].nbytes + v[start:stop].nbytes
+        self._fresh.clear()
+        self.ledger.commit(plan.host)
+
+    def abort(self, plan: DevicePlan) -> None:
+        """Forgets the plan and its keys and values; the ring is as it was."""
+        self._fresh.clear()
+        self.ledger.abort(plan.host)
+
+    def check(self) -> None:
+        """Proves the ledger's invariants."""
+        self.ledger.check()
+
+    def _slots(self, seq_id: SeqId, positions: Sequence[int]) -> Tensor:
+        base = self.ledger.row(seq_id) * self.window
+        ring = [base + position % self.window for position in positions]
+        return torch.tensor(ring, dtype=torch.int64, device=self.device)
+
+    def _window(self, layer: int, seq_id: SeqId, rows: slice) -> tuple[Tensor, Tensor]:
+        """Keys and values a step needs, in order of position: what is held, then what is new."""
+        held = self.store.read(layer, self._slots(seq_id, self.positions(seq_id)))
+        new = (side[rows] for side in self._fresh[layer])
+        k, v = (torch.cat(parts) for parts in zip(held, new, strict=True))
+        self.counters.bytes_copied += k.nbytes + v.nbytes
+        return k.transpose(0, 1), v.transpose(0, 1)
+
+    def _count_pairs(self, host: StepPlan) -> None:
+        for s in range(host.num_seqs):
+            positions = host.positions[host.query_start[s] : host.query_start[s + 1]]
+            self.counters.attention_pairs += sum(min(p + 1, self.window) for p in positions)

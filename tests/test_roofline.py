@@ -1,0 +1,76 @@
+"""The roofline: bytes and operations of a step, and which of the two bounds it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvlib.catalog import gpu, gpus, model
+from kvlib.roofline import (
+    attainable_tflops,
+    attention_flops,
+    decode_cost,
+    prefill_flops,
+    step_seconds,
+)
+
+SIXTEEN = {"weight_dtype": "bfloat16", "kv_dtype": "bfloat16"}
+
+
+def test_a_decode_step_reads_the_weights_once_and_each_cache():
+    llama = model("Llama-3-8B")
+    one, many = (decode_cost(llama, batch, 1000, **SIXTEEN) for batch in (1, 32))
+    assert one.weight_bytes == many.weight_bytes == 2 * llama.params
+    assert many.kv_bytes == 32 * one.kv_bytes == 32 * 1000 * 131_072
+    assert many.flops == 32 * one.flops
+
+
+def test_attention_counts_a_multiply_add_twice_for_scores_and_sum():
+    assert attention_flops(model("Llama-3-8B"), 10) == 4 * 32 * 32 * 128 * 10
+
+
+def test_layers_with_a_window_stop_growing():
+    gemma = model("Gemma-3-27B")
+    ten_more = attention_flops(gemma, 2010) - attention_flops(gemma, 2000)
+    assert ten_more == 10 * gemma.kv.num_full_layers * 4 * 32 * 128
+
+
+def test_prefill_is_linear_in_weights_and_quadratic_in_attention():
+    llama = model("Llama-3-8B")
+    attention = [prefill_flops(llama, n) - n * 2 * llama.params for n in (100, 200)]
+    assert attention == [attention_flops(llama, 1) * n * (n + 1) // 2 for n in (100, 200)]
+
+
+@given(st.sampled_from(gpus()), st.floats(0.01, 1e5))
+def test_the_roof_is_the_lower_of_two_lines_and_meets_at_the_ridge(name, intensity):
+    card = gpu(name)
+    peak = card.bf16_dense_tflops or card.fp16_dense_tflops
+    roof = attainable_tflops(card, intensity)
+    if intensity < card.ridge_flop_per_byte:
+        assert roof == pytest.approx(card.memory_bandwidth_gb_s * intensity / 1000)
+    else:
+        assert roof == pytest.approx(peak)
+    assert roof <= peak * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", gpus())
+def test_decode_of_one_sequence_takes_the_time_of_its_bytes(name):
+    step = decode_cost(model("Llama-3-8B"), 1, 2048, **SIXTEEN)
+    card = gpu(name)
+    assert step.intensity < card.ridge_flop_per_byte
+    expected = step.num_bytes / (card.memory_bandwidth_gb_s * 1e9)
+    assert step_seconds(card, step) == pytest.approx(expected)
+
+
+def test_a_mixture_of_experts_reads_the_weights_a_token_passes_through():
+    mixtral = model("Mixtral-8x7B")
+    step = decode_cost(mixtral, 1, 100, **SIXTEEN)
+    assert step.weight_bytes == 2 * mixtral.active_params < mixtral.weight_bytes("bfloat16")
+
+
+def test_what_it_does_not_describe_is_refused():
+    with pytest.raises(ValueError, match="DeepSeek-V3 is MLA"):
+        decode_cost(model("DeepSeek-V3"), 1, 100, **SIXTEEN)
+    with pytest.raises(ValueError, match="batch must be at least 1"):
+        decode_cost(model("Llama-3-8B"), 0, 100, **SIXTEEN)
+    with pytest.raises(ValueError, match="num_tokens must be at least 1"):
+        prefill_flops(model("Llama-3-8B"), 0)
