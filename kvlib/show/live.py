@@ -144,8 +144,8 @@ def answer(name: str, *args: str) -> str:
     It has the `value` that came, or the `error` in its place: its type and message.
 
     Example:
-        >>> answer("render", "nothing")
-        '{"error": "ValueError: there is no drawing \'nothing\'..."}'
+        >>> answer("render", "decode_steps", '{"stop": 1}')
+        '{"error": "TypeError: decode_steps has [\'step\', \'cached\'], not [\'stop\']"}'
     """
     try:
         return json.dumps({"value": _CALLS[name](*args)})

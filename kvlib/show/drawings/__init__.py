@@ -4,7 +4,18 @@ The same functions draw in Jupyter's kernel, in a reader's browser and in the pa
 """
 
 # Importing a module of drawings registers what it draws.
-from kvlib.show.drawings import reservation, sizing, steps, weights  # noqa: F401
+from kvlib.show.drawings import (  # noqa: F401
+    exactness,
+    fragmentation,
+    heatmap,
+    reservation,
+    roofline_point,
+    sizing,
+    steps,
+    timing,
+    weights,
+    work,
+)
 from kvlib.show.drawings.controls import Choice, Control, Slider, Toggle
 from kvlib.show.drawings.registry import Drawing, drawing, find, names
 
