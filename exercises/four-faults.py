@@ -1,4 +1,4 @@
-"""Repair four faults in a bandwidth figure: cold runs, mean, GiB for GB, half the bytes of a copy."""
+"""Repair four faults in a bandwidth figure: cold runs, mean, GiB for GB, half a copy's bytes."""
 
 from itertools import product
 from statistics import mean, median
@@ -74,7 +74,7 @@ def _hint(case, got):
     for present in sorted(product((False, True), repeat=4), key=sum):
         if any(present) and _near(got, _bandwidth(case, *present)):
             left = [fault for fault, there in zip(FAULTS, present, strict=True) if there]
-            return f": it still {' and '.join(left)}"
+            return f": it still {', '.join(left)}"
     return ""
 
 

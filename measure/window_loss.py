@@ -66,8 +66,9 @@ def main() -> None:
         "whole": perplexity(whole),
         "perplexity": rows,
     }
-    code = ("kvlib/data/passage.txt", "kvlib/tensors/rolling.py", "kvlib/tensors/llama.py")
-    write("window_loss", data, (*code, "measure/window_loss.py"), device)
+    code = ("data/passage.txt", "tensors/attention.py", "tensors/rolling.py", "tensors/llama.py")
+    files_measured = (*(f"kvlib/{path}" for path in code), "measure/window_loss.py")
+    write("window_loss", data, files_measured, device)
 
 
 if __name__ == "__main__":

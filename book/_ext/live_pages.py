@@ -20,7 +20,8 @@ sys.path[:0] = [path for path in (str(ROOT), str(Path(__file__).parent)) if path
 
 import web_assets  # noqa: E402
 
-PARTS = ('class="kv-live"', 'class="kv-exercise"', 'class="kv-try"')
+# As elements: the page that shows the source of these has them as text.
+PARTS = ('<div class="kv-live"', '<div class="kv-exercise"', '<div class="kv-try"')
 LACKS = "live drawings and exercises stand still, formulas stay TeX source"
 
 

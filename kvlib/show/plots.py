@@ -143,6 +143,9 @@ def bar_plot(
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        if len(series) > 1 or limit:
+        if stacked:
+            # Bars end to end leave no room for it among them.
+            figure.legend(loc="outside upper center", ncols=3)
+        elif len(series) > 1 or limit:
             axes.legend()
         return Plot(figure, series, alt)

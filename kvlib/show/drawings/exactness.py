@@ -87,7 +87,7 @@ def entries(words: tuple[str, ...], first_position: int, causal: bool) -> list[l
 
 @cache
 def changes(event: str, causal: bool, renumbered: bool) -> list[list[float | None]]:
-    """Returns max |change| of each entry of each old token; None for a token that is gone.
+    """Returns the largest change in each entry of each old token; None for a token that is gone.
 
     Renumbered positions move by one: a dropped first token's gap is closed, or, with nothing
     dropped, the tokens are pushed back by one place, as by padding on their left.

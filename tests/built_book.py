@@ -1,0 +1,70 @@
+"""The built book as a reader meets it: served below some path, opened in Debian's Chromium."""
+
+import functools
+import http.server
+import os
+import shutil
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BELOW = "/some/where/"
+SWITCHES = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+
+
+def book() -> Path | None:
+    """The built book, if there is one: `$KVLIB_BOOK`, else `_build/html`."""
+    folder = Path(os.environ.get("KVLIB_BOOK") or ROOT / "_build" / "html")
+    return folder if (folder / "index.html").is_file() else None
+
+
+def chromium() -> str | None:
+    """The browser's program."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+def pages(folder: Path) -> list[str]:
+    """Every page a reader can open, relative to the book's folder."""
+    found = (path.relative_to(folder) for path in folder.rglob("*.html"))
+    return sorted(path.as_posix() for path in found if path.parts[0] != "_static")
+
+
+def extension(name: str):
+    """A module of `book/_ext`, which only Sphinx has on its path."""
+    folder = str(ROOT / "book" / "_ext")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return __import__(name)
+
+
+class _Below(http.server.SimpleHTTPRequestHandler):
+    """Serves the folder below a path, and nothing at the root: as a static host does."""
+
+    def translate_path(self, path: str) -> str:
+        inside = path.startswith(BELOW)
+        return super().translate_path("/" + path[len(BELOW) :]) if inside else os.devnull + "/no"
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(handler):
+    """Runs a server on a free port; gives its address without a path."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@contextmanager
+def served(folder: Path):
+    """Serves the book; gives the address of its folder."""
+    with serving(functools.partial(_Below, directory=str(folder))) as origin:
+        yield origin + BELOW
