@@ -30,9 +30,10 @@ def chromium() -> str | None:
 
 
 def pages(folder: Path) -> list[str]:
-    """Every page a reader can open, relative to the book's folder."""
+    """Every page a reader can read, relative to the book's folder; `index.html` only forwards."""
     found = (path.relative_to(folder) for path in folder.rglob("*.html"))
-    return sorted(path.as_posix() for path in found if path.parts[0] != "_static")
+    names = {path.as_posix() for path in found if path.parts[0] != "_static"}
+    return sorted(names - {"index.html"})
 
 
 def extension(name: str):

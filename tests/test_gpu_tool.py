@@ -85,9 +85,13 @@ def test_what_was_done_holds_for_the_same_code_and_machine_only(tmp_path: Path) 
     assert gpu.fingerprint(repo, "a card") == key
     assert gpu_jobs.Run(repo, tmp_path, "cpu", key, minutes=1).done == run.done
     (repo / "measure").mkdir()
-    (repo / "measure/new.py").touch()
-    for other in (gpu.fingerprint(repo, "a card"), gpu.fingerprint(repo, "another card")):
-        assert other != key
+    script = repo / "measure/new.py"
+    script.touch()
+    keys = [key, gpu.fingerprint(repo, "a card"), gpu.fingerprint(repo, "another card")]
+    script.write_text("changed")
+    keys.append(gpu.fingerprint(repo, "a card"))
+    assert len(set(keys)) == 4
+    for other in keys[1:]:
         assert gpu_jobs.Run(repo, tmp_path, "cpu", other, minutes=1).done == {}
 
 

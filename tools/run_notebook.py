@@ -191,7 +191,7 @@ def faults(
     source = _joined(cell["source"])
     outputs, error = run_cell(source, f"<cell {number}>", module)
     expected = stored(cell)
-    if unstable(cell) and error is None:
+    if unstable(cell):
         expected, outputs = [], [output for output in outputs if output[0] == "stderr"]
     silent = not any(kind == "stderr" for kind, _ in outputs)
     if error is None and silent and same(expected, outputs):

@@ -57,7 +57,7 @@ def fragmentation(event: int, next_size: int) -> str:
         verdict = f"A request of {next_size} is refused, though {arena.num_free} slots are free."
     canvas = Canvas(
         "fragmentation",
-        232,
+        246,
         f"{SIZE} slots after {event} events",
         f"A strip of {SIZE} slots with {len(arena.pieces)} pieces in use and {len(arena.holes)} "
         f"holes, the largest of {arena.largest_hole}. {verdict}",
