@@ -82,6 +82,12 @@ def opened(browser, site: str, **options):
     context.close()
 
 
+def go(page, address: str) -> None:
+    """Opens a page and waits until its parts have come to life."""
+    page.goto(address)
+    page.locator(".kv-alive").last.wait_for()
+
+
 def live_pages(book: Path) -> list[str]:
     found = (name for name in built_book.pages(book))
     return [name for name in found if any(m in (book / name).read_text("utf-8") for m in MARKS)]
@@ -194,7 +200,7 @@ def test_every_page_states_the_policy(book):
 def python(book, site, browser):
     """A page whose Python has started, to ask it for many things at once."""
     with opened(browser, site) as (page, faults):
-        page.goto(f"{site}{live_pages(book)[0]}?noidle")
+        go(page, f"{site}{live_pages(book)[0]}?noidle")
         page.evaluate(CALL, [["render", "decode_steps", "{}"]])
         yield lambda calls: page.evaluate(CALL, calls)
         assert faults == []
@@ -255,7 +261,7 @@ def ends(part):
 def test_every_widget_moves_by_keyboard_and_says_what_came(book, site, browser):
     for name in live_pages(book):
         with opened(browser, site) as (page, faults):
-            page.goto(f"{site}{name}")  # Python loads when the browser is idle
+            go(page, f"{site}{name}")  # Python loads when the browser is idle
             for part in page.locator(".kv-live").all():
                 controls = json.loads(part.get_attribute("data-controls"))
                 given = {each["label"]: key for key, each in controls.items()}
@@ -300,8 +306,7 @@ def exercise_page(book, site, browser):
     )
     with opened(browser, site) as (page, faults):
         page.route(f"{site}{name}*", lambda route: route.fulfill(body=changed, content_type="text/html"))
-        page.goto(f"{site}{name}?noidle")
-        page.wait_for_selector(".kv-exercise.kv-alive")
+        go(page, f"{site}{name}?noidle")
         yield page
         assert faults == []
 
@@ -436,7 +441,7 @@ def test_code_in_the_page_cannot_call_out(book, site, browser, bound):
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.route(f"{site}{name}*", lambda r: r.fulfill(body=text, content_type="text/html"))
-        page.goto(f"{site}{name}?noidle")
+        go(page, f"{site}{name}?noidle")
         script = CALLING_OUT.replace("OTHER", repr(other)).replace("OWN", repr(f"{site}index.html"))
         outcome = json.loads(page.evaluate(CALL, [["run", script]])[0])
         assert outcome["error"] == ""
