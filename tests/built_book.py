@@ -47,6 +47,19 @@ def extension(name: str):
 class _Below(http.server.SimpleHTTPRequestHandler):
     """Serves the folder below a path, and nothing at the root: as a static host does."""
 
+    def __init__(self, *args, changed: dict[str, str], **options) -> None:
+        self._changed = changed
+        super().__init__(*args, **options)
+
+    def do_GET(self) -> None:
+        name = self.path.removeprefix(BELOW).partition("?")[0]
+        if name not in self._changed:
+            return super().do_GET()
+        self.send_response(200)
+        self.send_header("Content-Type", f"{self.guess_type(name)}; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(self._changed[name].encode())
+
     def translate_path(self, path: str) -> str:
         inside = path.startswith(BELOW)
         return super().translate_path("/" + path[len(BELOW) :]) if inside else os.devnull + "/no"
@@ -65,7 +78,8 @@ def serving(handler):
 
 
 @contextmanager
-def served(folder: Path):
-    """Serves the book; gives the address of its folder."""
-    with serving(functools.partial(_Below, directory=str(folder))) as origin:
+def served(folder: Path, changed: dict[str, str] | None = None):
+    """Serves the book, some of its files with another text; gives the address of its folder."""
+    handler = functools.partial(_Below, directory=str(folder), changed=changed or {})
+    with serving(handler) as origin:
         yield origin + BELOW

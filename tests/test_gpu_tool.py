@@ -106,6 +106,13 @@ def test_a_job_longer_than_a_whole_call_fails_instead_of_coming_back(
     assert "takes more than 0.0 minutes" in str(record(tmp_path)["data"])
 
 
+def test_a_notebook_whose_process_dies_fails(tmp_path: Path, tool: Tool) -> None:
+    path = tmp_path / "repo/chapters/01/a.ipynb"
+    notebook(path, code("import os\nos._exit(0)", stdout("passed: 1\n")))
+    assert tool() == 1
+    assert "ended with exit code 0: no output" in str(record(tmp_path)["data"])
+
+
 def test_tests_are_counted_and_nothing_is_left_out_unsaid(
     tmp_path: Path, tool: Tool, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,13 +114,17 @@ def test_what_is_not_as_stored_fails_and_is_shown(tmp_path: Path, cell: Cell, wo
     assert words in output
 
 
-def test_an_error_that_was_stored_is_still_a_failure(tmp_path: Path) -> None:
-    error = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []}
-    code_, _, output = run_one(
-        notebook(tmp_path / "a.ipynb", code("raise ValueError('no')", error))
-    )
-    assert code_ == 1
-    assert "ValueError: no" in output
+ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []}
+STDERR = {"output_type": "stream", "name": "stderr", "text": ["oh\n"]}
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [("raise ValueError('no')", ERROR), ("import sys\nprint('oh', file=sys.stderr)", STDERR)],
+)
+def test_to_store_an_error_does_not_excuse_it(tmp_path: Path, source: str, output: Cell) -> None:
+    code_, verdict, _ = run_one(notebook(tmp_path / "a.ipynb", code(source, output)))
+    assert (code_, verdict) == (1, "failed: not as stored: cells 1")
 
 
 def test_a_notebook_without_stored_outputs_does_not_pass(tmp_path: Path) -> None:
