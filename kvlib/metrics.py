@@ -115,7 +115,10 @@ def _text(value: object) -> str:
     if value is None:
         return "not measured"
     if isinstance(value, MemorySplit):
-        return f"{value.utilization:.1%} used"
+        lost = {"reservation": value.reservation, "internal": value.internal_fragmentation}
+        lost["external"] = value.external_fragmentation
+        parts = [f"{name} {slots / value.total:.1%}" for name, slots in lost.items()]
+        return ", ".join([f"{value.utilization:.1%} used", *parts])
     if isinstance(value, WorkCounters):
         return f"{value.tokens_forwarded:,} tokens forwarded"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

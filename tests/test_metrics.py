@@ -20,7 +20,7 @@ def test_work_since_a_snapshot_is_the_difference():
 def test_a_row_says_what_was_not_measured():
     row = Metrics("seven rows", admitted_requests=7, split=split(20, [Allocation(8, 5, 5)])).row()
     assert row["admitted_requests"] == "7"
-    assert row["split"] == "25.0% used"
+    assert row["split"] == "25.0% used, reservation 0.0%, internal 15.0%, external 0.0%"
     assert row["ttft_s"] == "not measured"
 
 

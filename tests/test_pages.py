@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin
 
-import built_book
 import pytest
 
+import built_book
 from kvlib import exercises
 from kvlib.show import live, try_it
 
@@ -300,7 +300,7 @@ def exercise_page(book, browser):
     changed = text.replace(MARKS[1], mine + MARKS[1], 1)
     # One value more than the drawing knows: moving there makes it raise.
     changed = re.sub(
-        r'(kind&quot;: &quot;slider&quot;.*?values&quot;: \[)(.*?texts&quot;: \[)',
+        r"(kind&quot;: &quot;slider&quot;.*?values&quot;: \[)(.*?texts&quot;: \[)",
         r"\g<1>-1, \g<2>&quot;none&quot;, ",
         changed,
         count=1,

@@ -32,11 +32,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 UNSTABLE = "nbval-ignore-output"
 NOT_COMPARED = ("image/png", "image/jpeg", "application/vnd.jupyter.widget-view+json")
-FORMS = {
-    "text/html": "_repr_html_",
-    "text/markdown": "_repr_markdown_",
-    "image/svg+xml": "_repr_svg_",
-}
+FORMS = {"text/html": "_repr_html_", "image/svg+xml": "_repr_svg_"}
 NOT_RUN = 4
 SHOWN = 3  # differing cells whose difference is printed in full
 

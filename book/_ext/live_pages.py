@@ -12,6 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 from sphinx.application import Sphinx
 
@@ -47,57 +48,58 @@ def policy(online: bool) -> str:
     return "; ".join(f"{name} {sources}" for name, sources in rules.items())
 
 
-def _prepare(app: Sphinx, config: Any) -> None:
-    """Decides where pages find Pyodide and MathJax; a change in that, or in kvlib, renews them."""
-    at = {name: f"{name}-{web_assets.versions()[name]}" for name in web_assets.FILES}
-    app.live_packages = None
+def _roots(app: Sphinx) -> dict[str, str]:
+    """Where pages find each package, relative to `_static` or on the CDN; empty without npm."""
+    versions = web_assets.versions()
     if os.environ.get("ONLINE_ASSETS") == "1":
-        roots = {name: f"{web_assets.CDN}/npm/{where.replace('-', '@')}/" for name, where in at.items()}
-    else:
-        try:
-            app.live_packages = web_assets.installed()
-            roots = {name: f"vendor/{where}/" for name, where in at.items()}
-        except web_assets.NoAssets as missing:
-            # Not a Sphinx warning: the book is right without them, and -W must not fail it.
-            print(f"The book will lack this: {LACKS} ({missing})", file=sys.stderr)
-            roots = {}
-    config.live_roots = roots
+        return {name: f"{web_assets.CDN}/npm/{name}@{versions[name]}/" for name in web_assets.FILES}
+    try:
+        app.live_packages = web_assets.installed()
+    except web_assets.NoAssets as missing:
+        # Not a Sphinx warning: the book is right without them, and -W must not fail it.
+        print(f"The book will lack this: {LACKS} ({missing})", file=sys.stderr)
+        return {}
+    return {name: f"vendor/{name}-{versions[name]}/" for name in web_assets.FILES}
+
+
+def _prepare(app: Sphinx, config: Any) -> None:
+    app.live_packages = None
+    config.live_roots = _roots(app)
     config.live_digest = _digest()
-    if roots:
-        config.mathjax_path = f"{roots['mathjax']}es5/tex-svg.js"
+    if config.live_roots:
+        config.mathjax_path = f"{config.live_roots['mathjax']}es5/tex-svg.js"
 
 
 def _scripts() -> list[Path]:
-    return sorted(path for path in web_assets.LIVE.iterdir() if path.suffix in (".js", ".mjs", ".css"))
+    kinds = (".js", ".mjs", ".css")
+    return sorted(path for path in web_assets.LIVE.iterdir() if path.suffix in kinds)
 
 
 def _digest() -> str:
+    """Names the scripts and kvlib by their content, so that no browser mixes two versions."""
     parts = [web_assets.library(), *(path.read_bytes() for path in _scripts())]
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:12]
+    digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts))
+    return digest.hexdigest()[:12]
 
 
 def _page(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    roots = app.config.live_roots
+    roots, live = app.config.live_roots, f"live-{app.config.live_digest}"
     rule = policy(any("://" in root for root in roots.values()))
-    context["metatags"] = (
-        f'<meta http-equiv="Content-Security-Policy" content="{rule}" />\n{context.get("metatags", "")}'
-    )
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{rule}" />'
+    context["metatags"] = f"{meta}\n{context.get('metatags', '')}"
     if not roots:
-        context["script_files"] = [
-            script for script in context["script_files"] if "mathjax" not in str(script).lower()
-        ]
-    elif any(part in context.get("body", "") for part in PARTS):
-        pyodide = roots["pyodide"]
-        app.add_js_file(
-            f"live-{app.config.live_digest}/live.js",
-            loading_method="defer",
-            **{
-                "data-pyodide": pyodide if "://" in pyodide else f"../{pyodide}",
-                "data-bytes": str(_download_bytes(app.live_packages)),
-            },
-        )
-    if any(part in context.get("body", "") for part in PARTS):
-        app.add_css_file(f"live-{app.config.live_digest}/live.css")
+        context["script_files"] = [s for s in context["script_files"] if not _is_mathjax(s)]
+    if not any(part in context.get("body", "") for part in PARTS):
+        return
+    app.add_css_file(f"{live}/live.css")
+    if roots:
+        data = {"data-bytes": str(_download_bytes(app.live_packages))}
+        data["data-pyodide"] = urljoin("../", roots["pyodide"])
+        app.add_js_file(f"{live}/live.js", loading_method="defer", **data)
+
+
+def _is_mathjax(script: Any) -> bool:
+    return "mathjax" in str(getattr(script, "filename", script) or "").lower()
 
 
 def _download_bytes(packages: Path | None) -> int:

@@ -39,10 +39,10 @@ FILES = {
     ),
 }
 
-_TENSORS = '''raise ImportError(
+_TENSORS = """raise ImportError(
     "kvlib.tensors needs torch, and torch does not run in a browser: open the notebook for this"
 )
-'''
+"""
 
 
 class NoAssets(Exception):
@@ -51,8 +51,9 @@ class NoAssets(Exception):
 
 def versions() -> dict[str, str]:
     """Which version of each package the lock file pins."""
-    packages = json.loads((LIVE / "package-lock.json").read_text("utf-8"))["packages"]
-    return {name.removeprefix("node_modules/"): at["version"] for name, at in packages.items() if name}
+    lock = json.loads((LIVE / "package-lock.json").read_text("utf-8"))
+    packages = {name.removeprefix("node_modules/"): each for name, each in lock["packages"].items()}
+    return {name: each["version"] for name, each in packages.items() if name}
 
 
 def installed() -> Path:

@@ -1,10 +1,10 @@
 """The seam to a reader's browser: HTML that marks what can live, and the functions a page calls.
 
 A page holds `html(name)`, a picture with its controls described in data attributes, or
-`exercise_html`, a task and the source to start from, or `try_html`, a few lines to change and run. A
-script that runs this package in the browser reads them and asks through `answer` for one of three:
-`render` when a control moves, `grade` when an exercise is handed in, `run` when code is tried. All
-take and return strings only. Without a script the picture stays, its values written below it.
+`exercise_html`, a task and the source to start from, or `try_html`, a few lines to change and run.
+A script that runs this package in the browser reads them and asks through `answer` for one of
+three: `render` when a control moves, `grade` when an exercise is handed in, `run` when code is
+tried. All take and return strings only. Without a script the picture stays, its values below it.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def answer(name: str, *args: str) -> str:
     It has the `value` that came, or the `error` in its place: its type and message.
 
     Example:
-        >>> answer("render", "decode_steps", '{"stop": 1}')
-        '{"error": "TypeError: decode_steps has [\'step\', \'cached\'], not [\'stop\']"}'
+        >>> json.loads(answer("render", "decode_steps", '{"stop": 1}'))
+        {'error': "TypeError: decode_steps has ['step', 'cached'], not ['stop']"}
     """
     try:
         return json.dumps({"value": _CALLS[name](*args)})

@@ -38,10 +38,10 @@ def run(source: str) -> Outcome:
     What raises ends the run and is part of the outcome, not an error here.
 
     Example:
-        >>> run("x = 6\\nprint(x)\\nx * 7").text
-        '6\\n42'
-        >>> run("x = 6\\nx / 0").error
-        'ZeroDivisionError in line 2: division by zero'
+        >>> run("x = 6; x * 7").value
+        '42'
+        >>> run("1 / 0").error
+        'ZeroDivisionError in line 1: division by zero'
     """
     namespace: dict[str, Any] = {"__name__": "answer"}
     printed, value, error = StringIO(), "", ""
