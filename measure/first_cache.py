@@ -14,14 +14,14 @@ import kvlib
 from kvlib.tensors.caches import ContiguousKVCache
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.step import NoCache
-from record import interleaved, write
+from record import rounds, spread, times_faster, write
 
 CONTEXTS = (16, 32, 64, 128, 256)
 REPEATS = 11
 
 
-def step_times(model: Llama, context: int) -> dict[str, object]:
-    """Times one next-token step after `context - 1` tokens, both ways."""
+def step_times(model: Llama, context: int, repeats: int) -> dict[str, object]:
+    """Times one next-token step after `context - 1` tokens, both ways in turns."""
     tokens = [(7 * i) % model.config.vocab_size for i in range(context)]
     cache = ContiguousKVCache(model.kv_shape, 1, context, dtype=model.dtype, device=model.device)
     cache.add("text")
@@ -34,9 +34,10 @@ def step_times(model: Llama, context: int) -> dict[str, object]:
     def uncached() -> None:
         forward(model, NoCache(model.device), tokens)
 
-    times = interleaved({"cached_s": cached, "uncached_s": uncached}, REPEATS)
-    ratio = times["uncached_s"]["median"] / times["cached_s"]["median"]
-    return {"context": context, **times, "speed_up": float(f"{ratio:.3g}")}
+    times = rounds({"cached_s": cached, "uncached_s": uncached}, repeats)
+    found = {name: spread(seconds) for name, seconds in times.items()}
+    gain = times_faster(times["uncached_s"], times["cached_s"])
+    return {"context": context, "repeats": repeats, **found, "speed_up": gain}
 
 
 def forward(model: Llama, cache: ContiguousKVCache | NoCache, new: list[int]) -> None:
@@ -47,19 +48,20 @@ def forward(model: Llama, cache: ContiguousKVCache | NoCache, new: list[int]) ->
         torch.cuda.synchronize()
 
 
-def main() -> None:
-    """Writes the record `first_cache.<device>`."""
+def record(name: str, repeats: dict[int, int], script: str) -> None:
+    """Times a step at each context, so many times, and writes the record `<name>.<device>`."""
     torch.set_num_threads(1)  # a second thread would measure how busy the machine is
     device = kvlib.device()
     if "--random" in sys.argv:
-        model = Llama.random(smollm2_shape(), seed=0, device=device)
+        model, weights = Llama.random(smollm2_shape(), seed=0, device=device), "random weights"
     else:
-        model, _ = kvlib.load_model(device=device)
-    rows = [step_times(model, context) for context in CONTEXTS]
+        model, weights = kvlib.load_model(device=device)[0], "its weights"
+    data = {
+        "model": f"SmolLM2-135M's shape, {weights}, float32",
+        "steps": [step_times(model, context, times) for context, times in repeats.items()],
+    }
     code = ("kvlib/tensors/caches.py", "kvlib/tensors/step.py", "kvlib/tensors/llama.py")
-    weights = "random weights of its shape" if "--random" in sys.argv else "its weights"
-    data = {"model": f"SmolLM2-135M, {weights}, float32", "repeats": REPEATS, "steps": rows}
-    write("first_cache", data, (*code, "measure/first_cache.py"), device)
+    write(name, data, (*code, "measure/first_cache.py", script), device)
 
 
 def smollm2_shape() -> kvlib.LlamaConfig:
@@ -78,4 +80,4 @@ def smollm2_shape() -> kvlib.LlamaConfig:
 
 
 if __name__ == "__main__":
-    main()
+    record("first_cache", dict.fromkeys(CONTEXTS, REPEATS), "measure/first_cache.py")

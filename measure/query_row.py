@@ -13,7 +13,7 @@ from torch import Tensor
 
 import kvlib
 from kvlib.tensors.attention import contiguous_attention, reference_attention
-from record import interleaved, write
+from record import rounds, spread, times_faster, write
 
 NUM_Q_HEADS, NUM_KV_HEADS, HEAD_DIM = 9, 3, 64
 CONTEXTS = (64, 128, 256, 512, 1024, 2048)
@@ -40,9 +40,9 @@ def times(context: int, device: torch.device) -> dict[str, object]:
             torch.cuda.synchronize()
 
     ways = {"row_s": lambda: attend(q[-1:]), "square_s": lambda: attend(q)}
-    seconds = interleaved(ways, REPEATS)
-    ratio = seconds["square_s"]["median"] / seconds["row_s"]["median"]
-    return {"context": context, **seconds, "ratio": float(f"{ratio:.3g}")}
+    seconds = rounds(ways, REPEATS)
+    ratio = times_faster(seconds["square_s"], seconds["row_s"])
+    return {"context": context, **{w: spread(s) for w, s in seconds.items()}, "ratio": ratio}
 
 
 def error(dtype: torch.dtype, device: torch.device) -> dict[str, object]:

@@ -25,7 +25,7 @@ from kvlib.measured import FOLDER
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def interleaved(ways: dict[str, Callable[[], None]], repeats: int) -> dict[str, dict[str, float]]:
+def rounds(ways: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
     """Times several ways of doing the same thing in turns, so that noise meets all of them alike.
 
     Args:
@@ -33,7 +33,7 @@ def interleaved(ways: dict[str, Callable[[], None]], repeats: int) -> dict[str, 
         repeats: rounds after one warm-up round.
 
     Returns:
-        For each way the median and the quartiles in seconds.
+        For each way the seconds of every round, in order.
     """
     times: dict[str, list[float]] = {name: [] for name in ways}
     for round_ in range(repeats + 1):
@@ -42,7 +42,25 @@ def interleaved(ways: dict[str, Callable[[], None]], repeats: int) -> dict[str, 
             work()
             if round_:
                 times[name].append(perf_counter() - start)
-    return {name: spread(seconds) for name, seconds in times.items()}
+    return times
+
+
+def interleaved(ways: dict[str, Callable[[], None]], repeats: int) -> dict[str, dict[str, float]]:
+    """Returns median and quartiles of each way's seconds; see `rounds`."""
+    return {name: spread(seconds) for name, seconds in rounds(ways, repeats).items()}
+
+
+def times_faster(slow: list[float], fast: list[float]) -> float:
+    """Returns the median of the ratios round by round, to three digits.
+
+    The ratio of two medians can pair a busy moment of one side with a quiet one of the other.
+
+    Example:
+        >>> times_faster([2.0, 20.0, 2.0], [1.0, 10.0, 1.0])
+        2.0
+    """
+    ratios = (a / b for a, b in zip(slow, fast, strict=True))
+    return float(f"{statistics.median(ratios):.3g}")
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -70,6 +88,14 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def _commit() -> str:
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    except OSError:  # no git on this machine
+        return ""
+
+
 def write(name: str, data: Any, code: Iterable[str], device: torch.device) -> Path:
     """Writes one record as `chapters/measured/<name>.<device>.json`, whole or not at all.
 
@@ -80,8 +106,7 @@ def write(name: str, data: Any, code: Iterable[str], device: torch.device) -> Pa
         device: where it ran; its type ends the name.
     """
     full_name = f"{name}.{device.type}"
-    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    commit = os.environ.get("KVLIB_COMMIT") or _commit()
     record = {
         "name": full_name,
         "date": datetime.date.today().isoformat(),

@@ -9,6 +9,7 @@ from kvlib.roofline import (
     attainable_tflops,
     attention_flops,
     decode_cost,
+    prefill_cost,
     prefill_flops,
     step_seconds,
 )
@@ -65,6 +66,21 @@ def test_a_mixture_of_experts_reads_the_weights_a_token_passes_through():
     mixtral = model("Mixtral-8x7B")
     step = decode_cost(mixtral, 1, 100, **SIXTEEN)
     assert step.weight_bytes == 2 * mixtral.active_params < mixtral.weight_bytes("bfloat16")
+
+
+def test_a_prefill_reads_every_expert_and_its_own_cache():
+    mixtral = model("Mixtral-8x7B")
+    prompt = prefill_cost(mixtral, 100, **SIXTEEN)
+    assert prompt.weight_bytes == 2 * mixtral.params
+    assert prompt.kv_bytes == mixtral.kv_bytes(100, "bfloat16")
+    assert prompt.flops == prefill_flops(mixtral, 100)
+
+
+def test_from_421_tokens_on_no_batch_of_llama_3_8b_reaches_the_ridge_of_an_h100():
+    llama, ridge = model("Llama-3-8B"), gpu("H100 SXM5").ridge_flop_per_byte
+    assert decode_cost(llama, 10**6, 420, **SIXTEEN).intensity > ridge
+    assert decode_cost(llama, 10**9, 421, **SIXTEEN).intensity < ridge
+    assert decode_cost(llama, 512, 128, **SIXTEEN).intensity > ridge
 
 
 def test_what_it_does_not_describe_is_refused():

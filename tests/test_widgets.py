@@ -32,6 +32,7 @@ def fragile(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_output_carries_all_three_forms() -> None:
+    pytest.importorskip("ipywidgets")
     widget = show.widget("decode_steps", step=2)
     bundle = widget._repr_mimebundle_()
     assert set(bundle) == {"text/html", "text/plain", VIEW}
@@ -60,6 +61,7 @@ def test_moving_a_live_control_redraws_and_setting_moves_the_control() -> None:
 
 
 def test_showing_twice_shows_the_same_controls() -> None:
+    pytest.importorskip("ipywidgets")
     widget = show.widget("decode_steps")
     assert widget._repr_mimebundle_()[VIEW] == widget._repr_mimebundle_()[VIEW]
 

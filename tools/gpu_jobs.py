@@ -24,8 +24,6 @@ DOCTESTS = "kvlib"
 # Tests that would fail for want of a package without raising ImportError.
 ELSEWHERE = {
     "tests/test_house.py::test_the_environment_is_the_one_that_is_pinned": "",
-    "tests/test_widgets.py::test_the_output_carries_all_three_forms": "ipywidgets",
-    "tests/test_widgets.py::test_showing_twice_shows_the_same_controls": "ipywidgets",
 }
 COUNTS = r"(\d+) (passed|failed|skipped|deselected|xfailed|xpassed|error)"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log10
 
 from kvlib import catalog
-from kvlib.roofline import StepCost, attainable_tflops, decode_cost, prefill_flops, step_seconds
+from kvlib.roofline import StepCost, attainable_tflops, decode_cost, prefill_cost, step_seconds
 from kvlib.show.drawings.controls import Choice, Slider
 from kvlib.show.drawings.registry import drawing
 from kvlib.show.drawings.svg import MARGIN, WIDTH, Canvas
@@ -16,21 +16,6 @@ MODELS = [name for name in catalog.models() if catalog.model(name).attention != 
 DTYPE = "bfloat16"  # any 16 bits: a card without bfloat16 has float16, of the same size
 _LEFT, _RIGHT, _TOP, _LOW = MARGIN + 46, WIDTH - MARGIN - 6, 62, 226
 _X_DECADES, _Y_DECADES = (-0.4, 6.0), (-1.0, 4.0)
-
-
-def prefill_cost(shape: catalog.ModelShape, num_tokens: int) -> StepCost:
-    """Returns what prefilling one prompt costs: every weight once, and the cache it leaves.
-
-    A prompt's tokens go to all experts of a mixture, so all weights are read. Activations are left
-    out, as they are for decode.
-
-    Example:
-        >>> cost = prefill_cost(catalog.model("Llama-3-8B"), 8192)
-        >>> cost.kv_bytes == 2**30, round(cost.intensity)
-        (True, 8706)
-    """
-    kv_bytes = shape.kv_bytes(num_tokens, DTYPE, beyond_context=True)
-    return StepCost(shape.weight_bytes(DTYPE), kv_bytes, prefill_flops(shape, num_tokens))
 
 
 def bound(card: catalog.GPU, cost: StepCost) -> str:
@@ -106,14 +91,14 @@ def roofline_point(model: str, batch: int, context: int, gpu: str) -> str:
     """Draws where a decode step and a prefill lie under the roof of a card, in 16 bits."""
     shape, card = catalog.model(model), catalog.gpu(gpu)
     decode = decode_cost(shape, batch, context, weight_dtype=DTYPE, kv_dtype=DTYPE)
-    prefill = prefill_cost(shape, context)
+    prefill = prefill_cost(shape, context, weight_dtype=DTYPE, kv_dtype=DTYPE)
     rate = _amount(batch / step_seconds(card, decode))
-    verdict = f"The batch decodes at most {rate} tokens a second."
+    verdict = f"All weights read, the batch decodes at most {rate} tokens a second."
     costs = (("decode", "a decode step", decode), ("prefill", "prefill, one prompt", prefill))
     sides = "; ".join(f"{words}: {bound(card, cost)}" for _, words, cost in costs)
     canvas = Canvas(
         "roofline_point",
-        418,
+        436,
         f"{model} on one {gpu}",
         f"Attainable TFLOP/s against FLOP per byte, both logarithmic: a slope up to the "
         f"ridge at {card.ridge_flop_per_byte:.0f}, then flat. What bounds {sides}. {verdict}",
