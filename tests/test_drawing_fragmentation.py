@@ -1,5 +1,7 @@
 """The fragmentation drawing tells what the arena tells."""
 
+from itertools import pairwise
+
 import pytest
 
 from kvlib.show.drawings.fragmentation import SIZE, arenas, fragmentation
@@ -9,7 +11,7 @@ def test_every_state_is_a_sound_arena_one_event_from_the_last():
     states = arenas()
     for arena in states:
         arena.check()
-    for before, after in zip(states, states[1:], strict=False):
+    for before, after in pairwise(states):
         assert len(set(before.pieces) ^ set(after.pieces)) == 1
 
 
