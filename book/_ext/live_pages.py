@@ -12,7 +12,6 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
 
 from sphinx.application import Sphinx
 
@@ -93,8 +92,9 @@ def _page(app: Sphinx, page: str, template: str, context: dict[str, Any], doctre
         return
     app.add_css_file(f"{live}/live.css")
     if roots:
-        data = {"data-bytes": str(_download_bytes(app.live_packages))}
-        data["data-pyodide"] = urljoin("../", roots["pyodide"])
+        # The script reads this relative to its own folder, which lies beside `vendor`.
+        at = roots["pyodide"] if "://" in roots["pyodide"] else f"../{roots['pyodide']}"
+        data = {"data-pyodide": at, "data-bytes": str(_download_bytes(app.live_packages))}
         app.add_js_file(f"{live}/live.js", loading_method="defer", **data)
 
 
