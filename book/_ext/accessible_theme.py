@@ -15,8 +15,8 @@ MENDS = (
     (r'<summary>(?=<span class="toctree-toggle")', '<summary aria-label="Pages below">'),
     # The visible words, "Search Ctrl+K", name the button; a label of other words hid them.
     (r'(<button class="btn search-button-field[^>]*?) aria-label="Search"', r"\1"),
-    # The icons of the colour switch counted as its words.
-    (r'<i class="theme-switch ', '<i aria-hidden="true" class="theme-switch '),
+    # The titles of all three icons of the colour switch counted as its words.
+    (r'(<i class="theme-switch [^>]*?) title="[^"]*"', r"\1"),
     # Entries of the bibliography are no list items, so their box is no list.
     (r'<div role="list" class="citation-list">', '<div class="citation-list">'),
 )
