@@ -33,6 +33,8 @@ FILES = {
     "mathjax": (
         "es5/tex-svg.js",
         "es5/input/tex/extensions/*.js",
+        "es5/input/mml.js",
+        "es5/input/mml/*.js",
         "es5/a11y/*.js",
         "es5/sre/mathmaps/base.json",
         "es5/sre/mathmaps/en.json",
