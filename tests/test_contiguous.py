@@ -7,6 +7,7 @@ from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.sizes import KVShape
 from kvlib.tensors.attention import reference_attention
 from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.rolling import RollingKVCache
 from kvlib.tensors.step import NoCache
 
 
@@ -196,8 +197,9 @@ def test_allocated_bytes_are_rows_times_length(small_shape, device):
 def test_a_latent_shape_has_no_keys_to_store():
     from kvlib.catalog import model
 
-    with pytest.raises(ValueError, match="MLA shape has one latent"):
-        new_cache(model("DeepSeek-V3").kv)
+    for made in (ContiguousKVCache, RollingKVCache):
+        with pytest.raises(ValueError, match="MLA shape has one latent"):
+            made(model("DeepSeek-V3").kv, 1, 4)
 
 
 def test_no_cache_refuses_to_attend_before_a_write():

@@ -14,7 +14,74 @@ from kvlib.tensors.step import CacheBase, DevicePlan
 from kvlib.tensors.store import KVStore
 
 
-class ContiguousKVCache(CacheBase):
+class LedgerCache(CacheBase):
+    """What caches with a ledger and a store share: rows, lengths, and steps that leave no trace.
+
+    Args:
+        shape: layers, KV heads and head size; `model.kv_shape` of a loaded model.
+        num_seqs: rows.
+        row_len: slots the store has for each row.
+        max_seq_len: tokens the ledger lets a sequence grow to.
+        dtype: of the stored keys and values.
+        device: where the bytes live.
+
+    Raises:
+        TypeError, ValueError: a size is not a whole number of at least 1, or the shape has no
+            keys and values (MLA). Nothing is allocated.
+    """
+
+    def __init__(
+        self,
+        shape: KVShape,
+        num_seqs: int,
+        row_len: int,
+        max_seq_len: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> None:
+        if shape.num_kv_heads is None:
+            raise ValueError("this cache stores keys and values, an MLA shape has one latent")
+        super().__init__(device)
+        self.ledger = ContiguousLedger(num_seqs, max_seq_len)
+        sizes = (shape.num_layers, num_seqs, row_len, shape.num_kv_heads, shape.head_dim)
+        self.store = KVStore(*sizes, dtype=dtype, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, used or not."""
+        return self.store.nbytes
+
+    def add(self, seq_id: SeqId) -> None:
+        """Reserves a row; raises as `ContiguousLedger.add`."""
+        self.ledger.add(seq_id)
+        self.counters.blocks_allocated += 1
+
+    def free(self, seq_id: SeqId) -> None:
+        """Gives the row back; raises as `ContiguousLedger.free`."""
+        self.ledger.free(seq_id)
+
+    def length(self, seq_id: SeqId) -> int:
+        """Returns how many tokens of the sequence have been committed."""
+        return self.ledger.length(seq_id)
+
+    def plan(self, new: Mapping[SeqId, Sequence[int]]) -> DevicePlan:
+        """Plans one step; raises as `ContiguousLedger.plan`."""
+        return DevicePlan.of(self.ledger.plan(new), self.device)
+
+    def commit(self, plan: DevicePlan) -> None:
+        """Makes the plan's tokens part of their sequences."""
+        self.ledger.commit(plan.host)
+
+    def abort(self, plan: DevicePlan) -> None:
+        """Forgets the plan; lengths stay what they were."""
+        self.ledger.abort(plan.host)
+
+    def check(self) -> None:
+        """Proves the ledger's invariants."""
+        self.ledger.check()
+
+
+class ContiguousKVCache(LedgerCache):
     """One row of `max_seq_len` slots for each sequence, reserved from its first token on.
 
     Reads are views of the row, never copies. The price is the reservation: a row is held in full
@@ -52,42 +119,12 @@ class ContiguousKVCache(CacheBase):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        if shape.num_kv_heads is None:
-            raise ValueError("this cache stores keys and values, an MLA shape has one latent")
-        super().__init__(device)
-        self.ledger = ContiguousLedger(num_seqs, max_seq_len)
-        self.store = KVStore(
-            shape.num_layers,
-            num_seqs,
-            max_seq_len,
-            shape.num_kv_heads,
-            shape.head_dim,
-            dtype=dtype,
-            device=device,
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated, used or not."""
-        return self.store.nbytes
+        super().__init__(shape, num_seqs, max_seq_len, max_seq_len, dtype, device)
 
     @property
     def max_seq_len(self) -> int:
         """The longest sequence a row can hold."""
         return self.ledger.max_seq_len
-
-    def add(self, seq_id: SeqId) -> None:
-        """Reserves a row; raises as `ContiguousLedger.add`."""
-        self.ledger.add(seq_id)
-        self.counters.blocks_allocated += 1
-
-    def free(self, seq_id: SeqId) -> None:
-        """Gives the row back; raises as `ContiguousLedger.free`."""
-        self.ledger.free(seq_id)
-
-    def length(self, seq_id: SeqId) -> int:
-        """Returns how many tokens of the sequence are stored."""
-        return self.ledger.length(seq_id)
 
     def truncate(self, seq_id: SeqId, num_tokens: int) -> None:
         """Keeps the first `num_tokens` tokens; raises as `ContiguousLedger.truncate`."""
@@ -101,18 +138,6 @@ class ContiguousKVCache(CacheBase):
     def reorder(self, sources: Mapping[SeqId, SeqId]) -> None:
         """Lets each sequence continue another's tokens; raises as `ContiguousLedger.reorder`."""
         self._copy(self.ledger.reorder(sources))
-
-    def plan(self, new: Mapping[SeqId, Sequence[int]]) -> DevicePlan:
-        """Plans one step; raises as `ContiguousLedger.plan`."""
-        return DevicePlan.of(self.ledger.plan(new), self.device)
-
-    def commit(self, plan: DevicePlan) -> None:
-        """Makes the plan's tokens part of their sequences."""
-        self.ledger.commit(plan.host)
-
-    def abort(self, plan: DevicePlan) -> None:
-        """Forgets the plan; lengths stay what they were."""
-        self.ledger.abort(plan.host)
 
     def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
         """Stores one layer's new keys and values, each [T, Hkv, D].
@@ -144,7 +169,7 @@ class ContiguousKVCache(CacheBase):
 
     def check(self) -> None:
         """Proves the ledger's invariants and that the store has its shape."""
-        self.ledger.check()
+        super().check()
         shape = (self.ledger.num_seqs, self.ledger.max_seq_len)
         assert (self.store.keys.shape[1], self.store.keys.shape[3]) == shape, "store is not ledger"
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from kvlib.ledger import ContiguousLedger
 from kvlib.plan import SeqId, StepPlan
 from kvlib.sizes import KVShape, whole_number
 from kvlib.tensors.attention import contiguous_attention
-from kvlib.tensors.step import CacheBase, DevicePlan
-from kvlib.tensors.store import KVStore
+from kvlib.tensors.caches import LedgerCache
+from kvlib.tensors.step import DevicePlan
 
 UNBOUNDED = 2**40
 
 
-class RollingKVCache(CacheBase):
+class RollingKVCache(LedgerCache):
     """A ring of `window` slots for each sequence: old tokens are overwritten, positions are kept.
 
     **Lossy.** A query sees the last `window` tokens, itself included, and nothing before them. For
@@ -35,7 +34,8 @@ class RollingKVCache(CacheBase):
         device: where the bytes live.
 
     Raises:
-        TypeError, ValueError: a size is not a whole number of at least 1. Nothing is allocated.
+        TypeError, ValueError: a size is not a whole number of at least 1, or the shape has no
+            keys and values (MLA). Nothing is allocated.
 
     Example:
         >>> cache = RollingKVCache(KVShape(1, 1, 2), num_seqs=1, window=3)
@@ -55,32 +55,11 @@ class RollingKVCache(CacheBase):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(device)
         whole_number("window", window)
+        super().__init__(shape, num_seqs, window, UNBOUNDED, dtype, device)
         self.window = window
         self.max_seq_len: int | None = None
-        self.ledger = ContiguousLedger(num_seqs, UNBOUNDED)
-        sizes = (shape.num_layers, num_seqs, window, shape.num_kv_heads, shape.head_dim)
-        self.store = KVStore(*sizes, dtype=dtype, device=device)
         self._fresh: dict[int, tuple[Tensor, Tensor]] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated, used or not."""
-        return self.store.nbytes
-
-    def add(self, seq_id: SeqId) -> None:
-        """Reserves a ring; raises as `ContiguousLedger.add`."""
-        self.ledger.add(seq_id)
-        self.counters.blocks_allocated += 1
-
-    def free(self, seq_id: SeqId) -> None:
-        """Gives the ring back; raises as `ContiguousLedger.free`."""
-        self.ledger.free(seq_id)
-
-    def length(self, seq_id: SeqId) -> int:
-        """Returns how many tokens the sequence has seen, forgotten ones included."""
-        return self.ledger.length(seq_id)
 
     def positions(self, seq_id: SeqId) -> list[int]:
         """Returns the positions still held, oldest first."""
@@ -101,10 +80,6 @@ class RollingKVCache(CacheBase):
                 f"{end - self.window} are gone, so it cannot go back to {num_tokens}"
             )
         self.ledger.truncate(seq_id, num_tokens)
-
-    def plan(self, new: Mapping[SeqId, Sequence[int]]) -> DevicePlan:
-        """Plans one step; raises as `ContiguousLedger.plan`."""
-        return DevicePlan.of(self.ledger.plan(new), self.device)
 
     def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
         """Takes one layer's new keys and values [T, Hkv, D]; the ring changes at `commit`."""
@@ -134,16 +109,12 @@ class RollingKVCache(CacheBase):
                 self.store.write(layer, slots, k[start:stop], v[start:stop])
                 self.counters.bytes_written += k[start:stop].nbytes + v[start:stop].nbytes
         self._fresh.clear()
-        self.ledger.commit(plan.host)
+        super().commit(plan)
 
     def abort(self, plan: DevicePlan) -> None:
         """Forgets the plan and its keys and values; the ring is as it was."""
         self._fresh.clear()
-        self.ledger.abort(plan.host)
-
-    def check(self) -> None:
-        """Proves the ledger's invariants."""
-        self.ledger.check()
+        super().abort(plan)
 
     def _slots(self, seq_id: SeqId, positions: Sequence[int]) -> Tensor:
         base = self.ledger.row(seq_id) * self.window
