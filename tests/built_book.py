@@ -3,6 +3,7 @@
 import functools
 import http.server
 import os
+import re
 import shutil
 import sys
 import threading
@@ -11,6 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BELOW = "/some/where/"
+PATIENCE_MS = 60_000
+MARKS = ('<div class="kv-live"', '<div class="kv-exercise"', '<div class="kv-try"')
+CALL = "calls => Promise.all(calls.map(call => kvlibPage.runtime.call(...call)))"
 SWITCHES = [
     "--no-sandbox",
     "--disable-gpu",
@@ -98,3 +102,42 @@ def served(folder: Path, changed: dict[str, str] | None = None):
     handler = functools.partial(_Below, directory=str(folder), changed=changed or {})
     with serving(handler) as origin:
         yield origin + BELOW
+
+
+@contextmanager
+def opened(browser, site: str, **options):
+    """A page of the book, and the list of what goes wrong on it."""
+    context = browser.new_context(reduced_motion="reduce", **options)
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    faults: list[str] = []
+
+    def ours(request) -> None:
+        if not request.url.startswith((site, "data:", "blob:")):
+            faults.append(f"asked for {request.url}")
+
+    page.on("request", ours)
+    page.on("console", lambda m: m.type == "error" and faults.append(f"console: {m.text}"))
+    page.on("pageerror", lambda error: faults.append(f"error: {error}"))
+    page.on("requestfailed", lambda request: faults.append(f"failed: {request.url}"))
+    page.on("response", lambda r: r.status >= 400 and faults.append(f"{r.status}: {r.url}"))
+    yield page, faults
+    context.close()
+
+
+def go(page, address: str) -> None:
+    """Opens a page and waits until its parts have come to life."""
+    page.goto(address)
+    page.locator(".kv-alive").last.wait_for()
+
+
+def texts(folder: Path) -> dict[str, str]:
+    """Every page with something to bring to life, by name."""
+    found = {name: (folder / name).read_text("utf-8") for name in pages(folder)}
+    return {name: text for name, text in found.items() if any(mark in text for mark in MARKS)}
+
+
+def on_pages(folder: Path, pattern: str) -> list:
+    """What a pattern finds on those pages, each once."""
+    found = (re.findall(pattern, text, re.DOTALL) for text in texts(folder).values())
+    return sorted({each for page in found for each in page})

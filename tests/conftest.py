@@ -1,4 +1,4 @@
-"""What all tests share: devices, small random models, and the real one."""
+"""What all tests share: devices, small random models and the real one, the built book."""
 
 import os
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+import built_book
 from kvlib.sizes import KVShape
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.llama_config import LlamaConfig
@@ -57,3 +58,33 @@ def real_model():
         return load_model(device="cpu")
     except RuntimeError as error:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(str(error))
+
+
+def needed(thing, what: str):
+    """Returns it, or skips; CI does not accept the skip."""
+    if thing is None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(what)
+    return thing
+
+
+@pytest.fixture(scope="session")
+def book():
+    """The folder of the built book."""
+    return needed(built_book.book(), "the book is not built: run `make html`")
+
+
+@pytest.fixture(scope="session")
+def site(book):
+    """Its address while it is served."""
+    with built_book.served(book) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium without a network."""
+    from playwright.sync_api import sync_playwright
+
+    needed(built_book.chromium(), "there is no Chromium on this machine")
+    with sync_playwright() as playwright, built_book.browser(playwright) as opened:
+        yield opened

@@ -54,7 +54,7 @@ def _roots(app: Sphinx) -> dict[str, str]:
         return {name: f"{web_assets.CDN}/npm/{name}@{versions[name]}/" for name in web_assets.FILES}
     try:
         app.live_packages = web_assets.installed()
-    except web_assets.NoAssets as missing:
+    except (web_assets.NoAssets, OSError) as missing:
         # Not a Sphinx warning: the book is right without them, and -W must not fail it.
         print(f"The book will lack this: {LACKS} ({missing})", file=sys.stderr)
         return {}
@@ -128,6 +128,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Pages are renewed when `live_digest` or `live_roots` change."""
     app.add_config_value("live_digest", "", "html")
     app.add_config_value("live_roots", {}, "html")
+    app.add_js_file("paper.js", loading_method="defer")
     app.connect("config-inited", _prepare)
     app.connect("html-page-context", _page, priority=800)
     app.connect("build-finished", _deliver)

@@ -97,8 +97,8 @@ def _npm_ci(folder: Path) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoAssets(f"npm: {error}") from error
     if done.returncode:
-        said = re.findall(r"npm (?:error|ERR!) +(?!code|A complete log)(.+)", done.stderr)
-        raise NoAssets(f"npm: {said[0] if said else f'exit {done.returncode}'}")
+        code = re.search(r"npm (?:error|ERR!) code (\S+)", done.stderr)
+        raise NoAssets(f"npm: {code[1] if code else f'exit {done.returncode}'}")
 
 
 def vendor(packages: Path, target: Path) -> None:
