@@ -6,25 +6,13 @@ one piece.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from kvlib.plan import OutOfBlocks
+from kvlib.allocator import Allocator, Piece
 from kvlib.sizes import whole_number
-from kvlib.waste import Allocation, MemorySplit, split
 
-
-class Piece(NamedTuple):
-    """The half-open range of addresses `[start, start + size)`."""
-
-    start: int
-    size: int
-
-    @property
-    def end(self) -> int:
-        """The first address behind the piece."""
-        return self.start + self.size
-
+__all__ = ["Allocator", "Arena", "Fit", "Piece", "best_fit", "first_fit"]
 
 Fit = Callable[[Sequence[Piece], int], Piece | None]
 
@@ -34,10 +22,20 @@ def first_fit(holes: Sequence[Piece], size: int) -> Piece | None:
     return next((hole for hole in holes if hole.size >= size), None)
 
 
-class Arena:
-    """Hands out contiguous pieces and takes them back; neighbouring holes become one.
+def best_fit(holes: Sequence[Piece], size: int) -> Piece | None:
+    """Returns the smallest hole that is large enough, the lowest among equals, or None.
 
-    The unit is the caller's: bytes, tokens or slots.
+    Example:
+        >>> best_fit([Piece(0, 9), Piece(20, 4), Piece(30, 4)], 3)
+        Piece(start=20, size=4)
+    """
+    return min(
+        (hole for hole in holes if hole.size >= size), key=lambda hole: hole.size, default=None
+    )
+
+
+class Arena(Allocator):
+    """Cuts pieces to size from the front of a hole; neighbouring holes become one.
 
     Args:
         size: units in all.
@@ -57,11 +55,9 @@ class Arena:
     """
 
     def __init__(self, size: int, fit: Fit = first_fit) -> None:
-        whole_number("size", size)
-        self.size = size
+        super().__init__(size)
         self._fit = fit
         self._holes = [Piece(0, size)]
-        self._live: dict[int, Piece] = {}
 
     @property
     def holes(self) -> tuple[Piece, ...]:
@@ -69,91 +65,87 @@ class Arena:
         return tuple(self._holes)
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The pieces handed out, by address."""
-        return tuple(self._live[start] for start in sorted(self._live))
+    def largest_request(self) -> int:
+        """The whole arena."""
+        return self.size
 
-    @property
-    def num_free(self) -> int:
-        """Units free in all."""
-        return sum(hole.size for hole in self._holes)
-
-    @property
-    def largest_hole(self) -> int:
-        """Units of the largest free piece: the largest request that could be met now."""
-        return max((hole.size for hole in self._holes), default=0)
+    def piece_size(self, size: int) -> int:
+        """Returns `size`: a piece is cut to it."""
+        return size
 
     def can_allocate(self, size: int) -> bool:
         """Answers whether `size` units in one piece are to be had now."""
+        whole_number("size", size)
         return self._fit(self._holes, size) is not None
 
-    def allocate(self, size: int) -> Piece:
-        """Cuts a piece from the front of a hole.
+    def compact(self) -> list[tuple[Piece, Piece]]:
+        """Moves all pieces to the front, in their order, and makes one hole of all the holes.
 
-        Raises:
-            TypeError, ValueError: the size is not a whole number of at least 1.
-            OutOfBlocks: no hole is large enough; says how much is free, and in what pieces. In each
-                case nothing changes.
+        The old handles of moved pieces are no longer good. Copies in the order of the list never
+        overwrite what is still to be moved, though a piece's old and new place may overlap.
+
+        Returns:
+            Old and new piece of each that moves; the caller copies their contents.
+
+        Example:
+            >>> arena = Arena(8)
+            >>> pieces = [arena.allocate(2) for _ in range(4)]
+            >>> arena.free(pieces[0]); arena.free(pieces[2])
+            >>> arena.compact()[0]
+            (Piece(start=2, size=2), Piece(start=0, size=2))
+            >>> arena.holes
+            (Piece(start=4, size=4),)
         """
-        whole_number("size", size)
-        hole = self._fit(self._holes, size)
-        if hole is None:
-            raise OutOfBlocks(
-                f"asked for {size} in one piece, {self.num_free} free of {self.size}, "
-                f"the largest hole has {self.largest_hole}"
-            )
-        index = self._holes.index(hole)
-        rest = Piece(hole.start + size, hole.size - size)
-        self._holes[index : index + 1] = [rest] if rest.size else []
-        piece = Piece(hole.start, size)
-        self._live[piece.start] = piece
-        return piece
-
-    def free(self, piece: Piece) -> None:
-        """Takes a piece back and joins it with the holes it touches.
-
-        Raises:
-            ValueError: the piece is not handed out: freed before, or never. Nothing changes.
-        """
-        if self._live.get(piece.start) != piece:
-            raise ValueError(f"{piece} is not handed out: freed before, or not from this arena")
-        del self._live[piece.start]
-        joined = sorted([*self._holes, piece])
-        self._holes = joined[:1]
-        for hole in joined[1:]:
-            last = self._holes[-1]
-            if last.end == hole.start:
-                self._holes[-1] = Piece(last.start, last.size + hole.size)
-            else:
-                self._holes.append(hole)
-
-    def split(
-        self, next_size: int, used: dict[Piece, tuple[int, int]] | None = None
-    ) -> MemorySplit:
-        """Splits the arena among what is used and the three losses.
-
-        Free memory in holes too small for `next_size` counts as external fragmentation.
-
-        Args:
-            next_size: the request that would come next.
-            used: for a piece how much of it is used now and how much will be in the end; a piece
-                that is not named is full.
-        """
-        used = used or {}
-        allocations = [Allocation(p.size, *used.get(p, (p.size, p.size))) for p in self.pieces]
-        usable = sum(hole.size for hole in self._holes if hole.size >= next_size)
-        return split(self.size, allocations, usable_free=usable)
+        at, moves, asked = 0, [], self._asked
+        old_pieces = self.pieces
+        self._live, self._asked = {}, {}
+        for old in old_pieces:
+            new = old if old.start == at else Piece(at, old.size)
+            if new is not old:
+                moves.append((old, new))
+            self._enter(new, asked[old.start])
+            at = new.end
+        self._holes = [Piece(at, self.size - at)] if at < self.size else []
+        return moves
 
     def check(self) -> None:
-        """Proves that holes and pieces tile the arena, and that no two holes touch.
+        """Proves what every allocator promises, and that no two holes touch.
 
         Raises:
             AssertionError: an invariant is broken, with its name.
         """
-        at = 0
-        for piece in sorted([*self._holes, *self._live.values()]):
-            assert piece.start == at, f"a gap or an overlap at {at}: {piece}"
-            at = piece.end
-        assert at == self.size, f"units lost: {self.size - at}"
+        super().check()
         ends = {hole.end for hole in self._holes}
         assert not ends & {hole.start for hole in self._holes}, "two holes touch"
+
+    def _take(self, size: int) -> Piece | None:
+        hole = self._fit(self._holes, size)
+        if hole is None:
+            return None
+        index = bisect_left(self._holes, hole)
+        rest = Piece(hole.start + size, hole.size - size)
+        self._holes[index : index + 1] = [rest] if rest.size else []
+        return Piece(hole.start, size)
+
+    def _give(self, piece: Piece) -> None:
+        start, end = piece.start, piece.end
+        low = high = bisect_left(self._holes, piece)
+        if low and self._holes[low - 1].end == start:
+            low -= 1
+            start = self._holes[low].start
+        if high < len(self._holes) and self._holes[high].start == end:
+            end = self._holes[high].end
+            high += 1
+        self._holes[low:high] = [Piece(start, end - start)]
+
+    def _in_place(self, piece: Piece, size: int) -> Piece | None:
+        index = bisect_left(self._holes, piece)
+        behind = self._holes[index : index + 1]
+        touches = bool(behind) and behind[0].start == piece.end
+        end = behind[0].end if touches else piece.end
+        if piece.start + size > end:
+            return None
+        new = Piece(piece.start, size)
+        rest = [Piece(new.end, end - new.end)] if new.end < end else []
+        self._holes[index : index + touches] = rest
+        return new

@@ -4,6 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class ContentPiece(NamedTuple):
+    """A part of a prompt whose content is known by a number: equal numbers, equal tokens.
+
+    Attributes:
+        kind: of RAGPulse, one of `sys`, `passage`, `history`, `web`, `user`.
+        content_id: says what it is, not where: the same piece may stand anywhere in a prompt.
+        num_tokens: its length.
+    """
+
+    kind: str
+    content_id: int
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +35,9 @@ class Request:
         token_ids: of made-up conversations, the prompt's tokens and then the output's.
         conversation_id: of made-up conversations.
         turn: its place in its conversation, from 0.
+        session_id: of RAGPulse, the user's session that it belongs to, from 0.
+        pieces: of RAGPulse, what its prompt is made of, in the order we assume; 6 to 12 tokens of
+            the prompt belong to no piece.
     """
 
     request_id: int
@@ -30,6 +48,8 @@ class Request:
     token_ids: tuple[int, ...] = ()
     conversation_id: int | None = None
     turn: int | None = None
+    session_id: int | None = None
+    pieces: tuple[ContentPiece, ...] = ()
 
 
 @dataclass(frozen=True)

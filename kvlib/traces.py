@@ -25,7 +25,8 @@ class Trace:
 
     Means are over all requests. The `_permille` columns are 1001 order statistics, from the
     smallest to the largest value; `None` where a trace keeps no times (or no gaps that mean
-    something), as `mean_gap_ms` is. `changes` says what reading changes, `citation` which paper
+    something: ragpulse is a selection of requests, so its pace is nobody's load), as `mean_gap_ms`
+    is. `changes` says what reading changes, `citation` which paper
     the publisher asks to be cited. `sha256` is of the publisher's file, where it is known in full.
     """
 

@@ -36,7 +36,8 @@ def sample(
     prompt and output lie within 2 % of the trace's from `n = 1000` on (6 % at 100), where plain
     draws of azure-code's long-tailed outputs miss by 7 % one time in three. Prompt and output are
     drawn independently of each other, so arxiv's limit of 4,096 tokens together is passed by one
-    request in 16. Another `n` draws afresh; `gaps` and `rate` change no length.
+    request in 16, and ragpulse's rank correlation of 0.42 between the two is lost. Another `n`
+    draws afresh; `gaps` and `rate` change no length. Sessions and pieces are not drawn.
 
     Args:
         name: a trace, one of `kvlib.traces.traces()`.
@@ -45,8 +46,9 @@ def sample(
         gaps: `poisson` draws independent exponential gaps. `trace` draws them from the trace's own
             gap quantiles, stratified and scaled to `rate`; independent too, so runs of short gaps
             are not kept.
-        rate: requests per second; the trace's own if not given. A trace without times has no rate:
-            its requests have `arrival_s` `None` unless one is given.
+        rate: requests per second; the trace's own if not given. A trace without times has no rate,
+            nor has ragpulse, a selection out of a week's requests: `arrival_s` is `None` unless a
+            rate is given.
 
     Raises:
         TypeError: `n` is not an `int`.
@@ -97,7 +99,7 @@ def _arrivals(
 ) -> tuple[list[float | None], str]:
     _check_arrivals(known, gaps, rate)
     if rate is None and known.mean_gap_ms is None:
-        return [None] * n, "no arrival times, the trace keeps none"
+        return [None] * n, "no arrival times, the trace has no rate of its own"
     rate = rate or 1000 / known.mean_gap_ms
     if gaps == "trace":
         permille = known.gap_ms_permille

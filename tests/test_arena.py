@@ -1,11 +1,13 @@
 """The arena: pieces that do not overlap, holes that join, losses that keep their names."""
 
+from copy import deepcopy
+
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kvlib.arena import Arena, Piece, first_fit
-from kvlib.plan import OutOfBlocks
+from kvlib.arena import Arena, Piece, best_fit, first_fit
+from kvlib.plan import OutOfBlocks, SequenceTooLong
 
 
 def test_first_fit_takes_the_lowest_hole_that_is_large_enough():
@@ -41,11 +43,12 @@ def test_free_space_of_one_hole_does_not_make_up_for_another():
 def test_neighbouring_holes_become_one_from_either_side():
     arena = Arena(9)
     a, b, c = (arena.allocate(3) for _ in range(3))
-    for order in ((a, b, c), (c, b, a), (a, c, b), (b, a, c)):
-        for piece in order:
-            arena.free(piece)
+    for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)):
+        for index in order:
+            arena.free((a, b, c)[index])
         assert arena.holes == (Piece(0, 9),)
-        assert [arena.allocate(3) for _ in range(3)] == [a, b, c]
+        a, b, c = (arena.allocate(3) for _ in range(3))
+        assert [a.start, b.start, c.start] == [0, 3, 6]
 
 
 @pytest.mark.parametrize("piece", [Piece(0, 2), Piece(1, 3), Piece(3, 3), Piece(-1, 1)])
@@ -75,42 +78,238 @@ def test_the_three_losses_are_kept_apart():
     assert (parts.internal_fragmentation, parts.external_fragmentation) == (9, 4)
 
 
-class ArenaMachine(RuleBasedStateMachine):
-    """Random traffic against a list of cells, each of which remembers its owner."""
+def test_best_fit_takes_the_smallest_hole_and_the_lowest_of_equals():
+    holes = [Piece(0, 9), Piece(20, 4), Piece(30, 4), Piece(40, 2)]
+    assert best_fit(holes, 3) == Piece(20, 4)
+    assert best_fit(holes, 5) == Piece(0, 9)
+    assert best_fit(holes, 10) is None
+    assert Arena(9, fit=best_fit).allocate(4) == Piece(0, 4)
+
+
+def test_a_stale_handle_does_not_free_the_next_owner():
+    """The second owner has the same range; freeing the first one's handle again is refused."""
+    arena = Arena(9)
+    first = arena.allocate(3)
+    arena.free(first)
+    second = arena.allocate(3)
+    assert second == first
+    for call in (arena.free, arena.asked, lambda piece: arena.resize(piece, 2)):
+        with pytest.raises(ValueError, match="not handed out"):
+            call(first)
+    assert arena.pieces == (second,) and arena.num_free == 6
+
+
+def test_what_is_no_piece_is_refused():
+    arena = Arena(9)
+    arena.allocate(3)
+    for stranger in (-1, None, (0, 3), Arena(9).allocate(3)):
+        with pytest.raises(ValueError, match="not handed out"):
+            arena.free(stranger)
+    with pytest.raises(ValueError, match="not handed out"):
+        arena.split(3, {Piece(3, 3): (1, 2)})
+    assert arena.num_free == 6
+
+
+def test_more_than_the_arena_is_refused_for_ever():
+    arena = Arena(9)
+    mine = arena.allocate(2)
+    for call in (arena.allocate, lambda size: arena.resize(mine, size)):
+        with pytest.raises(SequenceTooLong, match="asked for 10 in one piece, at most 9 of 9"):
+            call(10)
+    assert not arena.can_allocate(10)
+    assert arena.pieces == (mine,)
+
+
+def test_resize_extends_into_the_hole_behind():
+    arena = Arena(12)
+    first, second, _ = (arena.allocate(3) for _ in range(3))
+    arena.free(second)
+    first = arena.resize(first, 5)
+    assert (first, arena.holes) == (Piece(0, 5), (Piece(5, 1), Piece(9, 3)))
+    first = arena.resize(first, 6)
+    assert (first, arena.holes) == (Piece(0, 6), (Piece(9, 3),))
+    first = arena.resize(first, 2)
+    assert (first, arena.holes) == (Piece(0, 2), (Piece(2, 4), Piece(9, 3)))
+    assert arena.asked(first) == 2
+
+
+def test_resize_moves_only_into_memory_that_is_free_beside_the_old_piece():
+    arena = Arena(12)
+    first, second = arena.allocate(3), arena.allocate(3)
+    assert arena.resize(first, 6) == Piece(6, 6)
+    with pytest.raises(OutOfBlocks, match="asked for 7 in one piece, 3 free of 12, the largest"):
+        arena.resize(second, 7)
+    assert arena.pieces == (second, Piece(6, 6))
+    second = arena.resize(second, 3)
+    assert (second, arena.holes) == (Piece(3, 3), (Piece(0, 3),))
+
+
+def test_compaction_makes_one_hole_and_keeps_the_order_and_the_contents():
+    """Public case FR-1: of 1,0,1,0,... four are free, one in a row; compacted, four in a row."""
+    arena, cells = Arena(8), list("a-b-c-d-")
+    pieces = [arena.allocate(1) for _ in range(8)]
+    for piece in pieces[1::2]:
+        arena.free(piece)
+    assert (arena.num_free, arena.largest_hole) == (4, 1)
+    assert 1 - arena.largest_hole / arena.num_free == 0.75
+    assert not arena.can_allocate(2)
+    moves = arena.compact()
+    for old, new in moves:
+        cells[new.start : new.end] = cells[old.start : old.end]
+    assert moves == [(Piece(2, 1), Piece(1, 1)), (Piece(4, 1), Piece(2, 1)), (Piece(6, 1), (3, 1))]
+    assert cells[:4] == list("abcd")
+    assert arena.pieces[0] is pieces[0], "a piece that stays keeps its handle"
+    with pytest.raises(ValueError, match="not handed out"):
+        arena.free(pieces[2])
+    assert arena.allocate(4) == Piece(4, 4)
+    assert arena.compact() == []
+
+
+def test_the_largest_hole_decides_and_not_the_total():
+    """Public case FR-3: 60 free in holes of 20, 40 free in one piece, and a request of 30."""
+    a, b = Arena(120), Arena(120)
+    pieces = [a.allocate(20) for _ in range(6)]
+    for piece in pieces[::2]:
+        a.free(piece)
+    b.allocate(80)
+    assert (a.num_free, b.num_free) == (60, 40)
+    before = deepcopy(vars(a))
+    with pytest.raises(OutOfBlocks):
+        a.allocate(30)
+    assert vars(a) == before, "the attempt left no trace"
+    fits = [arena for arena in (a, b) if arena.can_allocate(30)]
+    assert fits == [b] and b.allocate(30) == Piece(80, 30)
+
+
+@pytest.mark.parametrize(
+    "spoil, named",
+    [
+        (lambda arena: arena._holes.append(Piece(5, 1)), "overlap"),
+        (lambda arena: arena._holes.pop(), "lost"),
+        (lambda arena: arena._holes.__setitem__(slice(0, 1), [Piece(3, 2), Piece(5, 4)]), "touch"),
+        (lambda arena: arena._asked.update({0: 4}), "too small for its request"),
+        (lambda arena: arena._asked.clear(), "without its request"),
+    ],
+)
+def test_check_names_what_is_broken(spoil, named):
+    arena = Arena(9)
+    arena.allocate(3)
+    arena.check()
+    spoil(arena)
+    with pytest.raises(AssertionError, match=named):
+        arena.check()
+
+
+# Mostly small, so that many fit; now and then one that cannot.
+SIZES = st.integers(1, 6) | st.integers(1, 26)
+
+
+class CellsMachine(RuleBasedStateMachine):
+    """Random traffic against a list of cells, each of which holds its owner's name and offset."""
+
+    SIZE, FIT = 24, staticmethod(first_fit)
 
     def __init__(self):
         super().__init__()
-        self.arena = Arena(24)
-        self.cells = [None] * 24
-        self.live = []
+        self.arena = Arena(self.SIZE, fit=self.FIT)
+        self.cells = [None] * self.SIZE
+        self.live = {}
+        self.named = 0
 
-    @rule(size=st.integers(1, 9))
+    def runs(self):
+        """The runs of free cells, found by looking at each cell."""
+        text = "".join("." if cell is None else "x" for cell in self.cells)
+        return [
+            Piece(i, len(text[i:]) - len(text[i:].lstrip(".")))
+            for i in range(self.SIZE)
+            if text[i] == "." and (i == 0 or text[i - 1] == "x")
+        ]
+
+    def refused(self, call, size):
+        before = deepcopy(vars(self.arena))
+        error = SequenceTooLong if size > self.SIZE else OutOfBlocks
+        with pytest.raises(error, match=f"asked for {size} in one piece"):
+            call()
+        assert vars(self.arena) == before
+
+    def fill(self, name, piece):
+        assert self.cells[piece.start : piece.end] == [None] * piece.size
+        self.cells[piece.start : piece.end] = [(name, i) for i in range(piece.size)]
+        self.live[name] = piece
+
+    def clear(self, name):
+        piece = self.live.pop(name)
+        assert self.cells[piece.start : piece.end] == [(name, i) for i in range(piece.size)]
+        self.cells[piece.start : piece.end] = [None] * piece.size
+        return piece
+
+    @rule(size=SIZES)
     def allocate(self, size):
-        fits = any(all(cell is None for cell in self.cells[i : i + size]) for i in range(25 - size))
-        assert self.arena.can_allocate(size) == fits
-        if not fits:
-            with pytest.raises(OutOfBlocks):
-                self.arena.allocate(size)
+        hole = self.FIT(self.runs(), size)
+        assert self.arena.can_allocate(size) == (hole is not None)
+        if hole is None:
+            self.refused(lambda: self.arena.allocate(size), size)
             return
         piece = self.arena.allocate(size)
-        assert all(cell is None for cell in self.cells[piece.start : piece.end])
-        self.cells[piece.start : piece.end] = [piece] * size
-        self.live.append(piece)
+        assert piece == Piece(hole.start, size)
+        self.fill(self.named, piece)
+        self.named += 1
 
-    @precondition(lambda self: self.live)
     @rule(data=st.data())
     def free(self, data):
-        piece = self.live.pop(data.draw(st.integers(0, len(self.live) - 1)))
+        if not self.live:
+            return
+        piece = self.clear(data.draw(st.sampled_from(sorted(self.live))))
         self.arena.free(piece)
-        self.cells[piece.start : piece.end] = [None] * piece.size
+        with pytest.raises(ValueError, match="not handed out"):
+            self.arena.free(piece)
+
+    @rule(data=st.data(), size=SIZES)
+    def resize(self, data, size):
+        if not self.live:
+            return
+        name = data.draw(st.sampled_from(sorted(self.live)))
+        old = self.live[name]
+        room = self.cells[old.end : old.start + size] == [None] * (size - old.size)
+        stays = size <= old.size or (old.start + size <= self.SIZE and room)
+        if not stays and self.FIT(self.runs(), size) is None:
+            self.refused(lambda: self.arena.resize(old, size), size)
+            return
+        new = self.arena.resize(old, size)
+        assert new.size == size and (new.start == old.start) == stays
+        if not stays:
+            assert self.cells[new.start : new.end] == [None] * size, "old and new exist at once"
+        self.clear(name)
+        self.fill(name, new)
+
+    @rule()
+    def compact(self):
+        names = {piece: name for name, piece in self.live.items()}
+        for old, new in self.arena.compact():
+            self.cells[new.start : new.end] = self.cells[old.start : old.end]
+            self.live[names[old]] = new
+        held = sum(piece.size for piece in self.live.values())
+        self.cells[held:] = [None] * (self.SIZE - held)
+        for name, piece in self.live.items():
+            assert self.cells[piece.start : piece.end] == [(name, i) for i in range(piece.size)]
 
     @invariant()
     def nothing_is_lost(self):
         self.arena.check()
+        assert list(self.arena.holes) == self.runs()
+        assert sorted(self.live.values()) == list(self.arena.pieces)
         assert self.arena.num_free == self.cells.count(None)
-        assert sorted(self.live) == list(self.arena.pieces)
-        parts = self.arena.split(next_size=4)
-        assert parts.used == 24 - self.arena.num_free
+        assert self.arena.largest_hole == max((run.size for run in self.runs()), default=0)
+        for next_size in (1, 4, 25):
+            parts = self.arena.split(next_size)
+            free = sum(run.size for run in self.runs() if run.size >= next_size)
+            assert (parts.used, parts.free) == (self.SIZE - self.arena.num_free, free)
+            assert parts.internal_fragmentation == parts.reservation == 0
 
 
-TestArenaMachine = ArenaMachine.TestCase
+class BestFitMachine(CellsMachine):
+    FIT = staticmethod(best_fit)
+
+
+TestArenaMachine = CellsMachine.TestCase
+TestBestFitMachine = BestFitMachine.TestCase

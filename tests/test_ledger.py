@@ -1,10 +1,11 @@
 """The contiguous ledger: one owner per row, atomic steps, lengths that move at commit only."""
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kvlib.ledger import ContiguousLedger
+from kvlib.ledger import ContiguousLedger, grown_len
 from kvlib.plan import BlockCopy, OutOfBlocks, SequenceTooLong
 
 
@@ -165,6 +166,22 @@ def test_padding_keeps_the_step_and_points_at_the_null_block(ledger):
 def test_sizes_are_positive_integers(sizes):
     with pytest.raises((TypeError, ValueError), match=r"must be a(t least 1| whole number)"):
         ContiguousLedger(*sizes)
+
+
+@given(st.integers(1, 40), st.integers(1, 1500), st.floats(1.05, 8))
+def test_a_token_is_copied_fewer_than_growth_over_growth_minus_one_times(first, limit, growth):
+    """At every length, not only in the end, and wherever the rows may grow no further."""
+    row_len, copied = first, 0
+    for stored in range(1, limit + 1):
+        if stored > row_len:
+            copied += row_len
+            row_len = grown_len(row_len, stored, max(first, limit), growth)
+        assert copied < stored * growth / (growth - 1)
+
+
+def test_a_factor_of_any_size_stops_at_the_maximum():
+    assert grown_len(4, 5, 9, 1e308) == 9
+    assert grown_len(10, 11, 99, 1.0001) == 11
 
 
 class LedgerMachine(RuleBasedStateMachine):

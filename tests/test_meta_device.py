@@ -7,13 +7,15 @@ import pytest
 import torch
 
 from conftest import small_config
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.caches import AlignedKVCache, ContiguousKVCache
 from kvlib.tensors.device import device
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.step import NoCache
 
 CACHES = {
     "contiguous": lambda shape: ContiguousKVCache(shape, num_seqs=2, max_seq_len=16, device="meta"),
+    "growing": lambda shape: ContiguousKVCache(shape, 2, 16, initial_seq_len=2, device="meta"),
+    "aligned": lambda shape: AlignedKVCache(shape, 2, 16, device="meta"),
     "none": lambda shape: NoCache("meta"),
 }
 

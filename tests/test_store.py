@@ -104,3 +104,58 @@ def test_a_write_that_does_not_fit_changes_nothing(k, side):
         s.write(0, torch.tensor([0]), *((k, good) if side == "k" else (good, k)))
     assert not s.keys.any()
     assert not s.values.any()
+
+
+@pytest.mark.parametrize(
+    "slots, named", [([0, -1], r"\[-1\]"), ([12, 3], r"\[12\]"), ([-13], "-13")]
+)
+def test_a_slot_outside_the_store_is_refused_by_number_and_nothing_is_written(slots, named):
+    """An index of -1 would count from the end and overwrite the last slot without a sound."""
+    s = store()
+    s.keys.zero_()
+    s.values.zero_()
+    k, v = numbered(len(slots))
+    with pytest.raises(ValueError, match=f"slots are 0 to 11, asked for .*{named}"):
+        s.write(0, torch.tensor(slots), k, v)
+    with pytest.raises(ValueError, match="slots are 0 to 11"):
+        s.read(0, torch.tensor(slots))
+    assert not s.keys.any() and not s.values.any()
+
+
+@pytest.mark.parametrize("layer", [-1, 2])
+def test_a_layer_that_is_not_there_is_refused(layer):
+    k, v = numbered(1)
+    with pytest.raises(ValueError, match="layers are 0 to 1"):
+        store().write(layer, torch.tensor([0]), k, v)
+    with pytest.raises(ValueError, match="layers are 0 to 1"):
+        store().read(layer, torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [
+        torch.tensor([[0]]),
+        torch.tensor([0.0]),
+        torch.tensor([True]),
+        torch.tensor([0], device="meta"),
+    ],
+)
+def test_slots_are_whole_numbers_in_a_row_on_the_stores_device(slots):
+    with pytest.raises(ValueError, match=r"slots must be \[T\] torch.int64 on cpu"):
+        store().read(0, slots)
+
+
+@pytest.mark.parametrize("src, dst, n", [(-1, 0, 1), (0, 3, 1), (0, 1, 5), (0, 1, -1)])
+def test_a_copy_from_or_to_what_is_not_there_is_refused(src, dst, n):
+    s = store()
+    s.keys.zero_()
+    with pytest.raises(ValueError, match="3 blocks of 4 slots"):
+        s.copy_block(src, dst, n)
+
+
+def test_checking_slots_never_makes_the_host_wait():
+    """On the meta device anything that waits for a value raises."""
+    s = store("meta")
+    slots, k = torch.empty(2, dtype=torch.int64, device="meta"), torch.empty(2, 2, 3, device="meta")
+    s.write(0, slots, k, k)
+    assert s.read(0, slots)[0].device.type == "meta"

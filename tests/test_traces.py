@@ -17,6 +17,7 @@ from statistics import fmean, pstdev
 import pytest
 
 from kvlib import traces
+from kvlib.trace_ragpulse import KINDS
 from kvlib.workloads import Request, Workload, load
 
 NAMES = traces.traces()
@@ -70,7 +71,7 @@ def test_the_facts_the_library_carries_are_the_traces(name: str) -> None:
         for before, after in pairwise(workload)
         if before.arrival_s is not None
     ]
-    if not gaps_ms:
+    if not gaps_ms or name == "ragpulse":  # a selection out of a week: its pace is nobody's load
         assert known.mean_gap_ms is None
     else:
         assert fmean(gaps_ms) == pytest.approx(known.mean_gap_ms, abs=0.0006)
@@ -93,6 +94,7 @@ LENGTHS = {
     "apex-stories": (512, [309, 423, 566, 1232], [1106, 1807, 2341, 3501]),
     "mooncake-conv": (12_031, [6909, 39_550, 85_400, 126_195], [350, 698, 1118, 2000]),
     "mooncake-synthetic": (3_993, [11_587, 48_905, 66_456, 191_378], [69, 519, 768, 893]),
+    "ragpulse": (7_106, [3140, 4425, 5438.3, 7712], [234, 670, 891, 2183]),
 }
 
 
@@ -261,6 +263,59 @@ def test_azures_published_form_gives_the_same_requests(name: str, tmp_path: Path
             stamp = f"2023-11-16 {18 + hours}:{minutes:02d}:{ms // 1000:02d}.{ms % 1000:03d}5900"
             file.write(f"\r\n{stamp},{each.prompt_tokens},{each.output_tokens}")
     assert load(place).requests == workload.requests
+
+
+def test_ragpulses_sessions_and_span_are_the_published_ones() -> None:
+    workload = whole("ragpulse")
+    turns = Counter(each.session_id for each in workload)
+    assert (len(turns), max(turns)) == (3990, 3989)
+    assert sum(count > 1 for count in turns.values()) == 1643
+    assert workload.requests[-1].arrival_s == 604_603
+    assert list(dict.fromkeys(each.session_id for each in workload)) == list(range(3990))
+
+
+def test_ragpulse_reuses_content_more_than_twice_as_often_as_prefixes() -> None:
+    contents: set[int] = set()
+    prefixes: set[tuple[int, ...]] = set()
+    by_content = by_prefix = total = 0
+    for each in whole("ragpulse"):
+        ids = tuple(piece.content_id for piece in each.pieces)
+        for end, piece in enumerate(each.pieces, start=1):
+            total += piece.num_tokens
+            by_content += piece.num_tokens * (piece.content_id in contents)
+            by_prefix += piece.num_tokens * (ids[:end] in prefixes)
+        contents.update(ids)
+        prefixes.update(ids[:end] for end in range(1, len(ids) + 1))
+        # What no piece accounts for is the template around them.
+        assert 6 <= each.prompt_tokens - sum(piece.num_tokens for piece in each.pieces) <= 12
+    found = [100 * by_prefix / total, 100 * by_content / total]
+    assert found == pytest.approx([31.5, 72.0], abs=0.051)
+
+
+def test_ragpulses_published_files_give_the_same_requests(tmp_path: Path) -> None:
+    workload, tables = whole("ragpulse"), {kind: {} for kind in KINDS}
+    with (tmp_path / traces.trace("ragpulse").publisher_file).open("w") as file:
+        for each in workload:
+            ids = {kind.field: [] for kind in KINDS}
+            for kind in KINDS:
+                for piece in each.pieces:
+                    if piece.kind == kind.name:
+                        tables[kind][piece.content_id] = piece.num_tokens
+                        ids[kind.field].append(piece.content_id)
+            row = {
+                "timestamp": str(round(each.arrival_s)),
+                "input_length": each.prompt_tokens,
+                "output_length": each.output_tokens,
+                "hash_ids": ids,
+                "session_id": f"s{each.session_id}",
+            }
+            file.write(json.dumps(row) + "\n")
+    for kind, table in tables.items():
+        rows = [json.dumps({kind.id_field: i, "token_length": n}) for i, n in table.items()]
+        (tmp_path / kind.file).write_text("\n".join(rows))
+    loaded = load(tmp_path / "0_trace.jsonl")
+    assert loaded.name == "ragpulse"
+    assert loaded.requests == workload.requests
 
 
 def test_a_missing_trace_is_a_visible_skip_and_a_failure_where_ci_is_true(

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlib import trace_files, traces, workloads
+from kvlib import trace_files, trace_lines, traces, workloads
 from kvlib.workloads import conversations, load, sample
 
 NAMES = traces.traces()
@@ -105,10 +105,11 @@ def test_rate_changes_the_pace_and_nothing_else(gaps: str) -> None:
     )
 
 
-def test_a_trace_without_times_has_no_arrivals_unless_a_rate_is_given() -> None:
-    assert {each.arrival_s for each in sample("arxiv", 5, seed=0)} == {None}
-    assert "no arrival times" in sample("arxiv", 5, seed=0).description
-    timed = sample("arxiv", 2000, seed=0, rate=2)
+@pytest.mark.parametrize("name", ["arxiv", "ragpulse"])
+def test_a_trace_without_a_rate_has_no_arrivals_unless_one_is_given(name: str) -> None:
+    assert {each.arrival_s for each in sample(name, 5, seed=0)} == {None}
+    assert "no arrival times" in sample(name, 5, seed=0).description
+    timed = sample(name, 2000, seed=0, rate=2)
     assert fmean(gaps_s(timed)) == pytest.approx(0.5, rel=0.06)
 
 
@@ -121,9 +122,15 @@ def test_a_sample_says_that_it_is_one_and_whom_to_thank(name: str) -> None:
     assert drawn.source.endswith("reduced to 1001 quantiles per column")
 
 
-def test_the_mit_notice_travels_with_the_quantiles() -> None:
+def test_the_mit_notices_travel_with_the_quantiles() -> None:
     facts = json.loads(traces._FACTS.read_text(encoding="utf-8"))
-    assert "Permission is hereby granted" in facts["licence_texts"]["MIT"]
+    for text, holder in (("MIT", "Microsoft Corporation"), ("MIT-RAGPulse", "zhengchao wang")):
+        notice = facts["licence_texts"][text]
+        assert "Permission is hereby granted" in notice
+        assert holder in notice.splitlines()[2]
+        assert any(
+            f"licence_texts.{text} of" in each["licence"] for each in facts["traces"].values()
+        )
     for known in facts["traces"].values():
         for column in ("prompt_tokens_permille", "output_tokens_permille", "gap_ms_permille"):
             permille = known[column]
@@ -386,7 +393,8 @@ def test_a_file_that_grows_past_a_limit_is_refused(
 ) -> None:
     path = write(tmp_path, "huge.gz", text, packed=True)
     assert load(path).requests
-    monkeypatch.setattr(trace_files, limit, most)
+    module = trace_files if limit == "MAX_BLOCK_IDS" else trace_lines
+    monkeypatch.setattr(module, limit, most)
     with pytest.raises(ValueError, match=reason):
         load(path)
 

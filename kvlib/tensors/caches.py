@@ -19,11 +19,11 @@ class LedgerCache(CacheBase):
 
     Args:
         shape: layers, KV heads and head size; `model.kv_shape` of a loaded model.
-        num_seqs: rows.
+        ledger: owns the rows.
         row_len: slots the store has for each row.
-        max_seq_len: tokens the ledger lets a sequence grow to.
         dtype: of the stored keys and values.
         device: where the bytes live.
+        row_alignment_bytes: as for `KVStore`.
 
     Raises:
         TypeError, ValueError: a size is not a whole number of at least 1, or the shape has no
@@ -33,23 +33,38 @@ class LedgerCache(CacheBase):
     def __init__(
         self,
         shape: KVShape,
-        num_seqs: int,
+        ledger: ContiguousLedger,
         row_len: int,
-        max_seq_len: int,
         dtype: torch.dtype,
         device: torch.device | str,
+        row_alignment_bytes: int | None = None,
     ) -> None:
         if shape.num_kv_heads is None:
             raise ValueError("this cache stores keys and values, an MLA shape has one latent")
         super().__init__(device)
-        self.ledger = ContiguousLedger(num_seqs, max_seq_len)
-        sizes = (shape.num_layers, num_seqs, row_len, shape.num_kv_heads, shape.head_dim)
-        self.store = KVStore(*sizes, dtype=dtype, device=device)
+        self.ledger = ledger
+        self._store_options = {
+            "num_layers": shape.num_layers,
+            "num_blocks": ledger.num_seqs,
+            "num_kv_heads": shape.num_kv_heads,
+            "head_dim": shape.head_dim,
+            "dtype": dtype,
+            "device": device,
+            "row_alignment_bytes": row_alignment_bytes,
+        }
+        self.store = self._new_store(row_len)
+
+    def _new_store(self, row_len: int) -> KVStore:
+        return KVStore(block_size=row_len, **self._store_options)
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated, used or not."""
         return self.store.nbytes
+
+    def can_add(self) -> bool:
+        """Answers whether a further sequence would be admitted now; if not, the caller queues."""
+        return self.ledger.can_add()
 
     def add(self, seq_id: SeqId) -> None:
         """Reserves a row; raises as `ContiguousLedger.add`."""
@@ -65,8 +80,13 @@ class LedgerCache(CacheBase):
         return self.ledger.length(seq_id)
 
     def plan(self, new: Mapping[SeqId, Sequence[int]]) -> DevicePlan:
-        """Plans one step; raises as `ContiguousLedger.plan`."""
-        return DevicePlan.of(self.ledger.plan(new), self.device)
+        """Plans one step; raises as `ContiguousLedger.plan`, and then nothing has changed."""
+        host = self.ledger.plan(new)
+        try:
+            return DevicePlan.of(host, self.device)
+        except BaseException:  # no memory for the index arrays
+            self.ledger.abort(host)
+            raise
 
     def commit(self, plan: DevicePlan) -> None:
         """Makes the plan's tokens part of their sequences."""
@@ -82,21 +102,28 @@ class LedgerCache(CacheBase):
 
 
 class ContiguousKVCache(LedgerCache):
-    """One row of `max_seq_len` slots for each sequence, reserved from its first token on.
+    """One row of slots for each sequence, reserved from its first token on.
 
     Reads are views of the row, never copies. The price is the reservation: a row is held in full
-    however short its sequence stays.
+    however short its sequence stays. Rows can also start short and grow; then the price is a copy
+    of all that is stored, and for a moment the old and the new rows together.
 
     Args:
         shape: layers, KV heads and head size; `model.kv_shape` of a loaded model.
-        num_seqs: rows.
-        max_seq_len: slots per row.
+        num_seqs: rows. A sequence beyond them is refused; ask `can_add` to queue it instead.
+        max_seq_len: the longest sequence a row can ever hold.
+        initial_seq_len: slots per row at the start, `max_seq_len` by default.
+        growth: the factor by which all rows grow, inside `plan`, when one of them is too short.
         dtype: of the stored keys and values.
         device: where the bytes live.
 
     Raises:
-        TypeError, ValueError: a size is not a whole number of at least 1, or the shape has no
-            keys and values (MLA). Nothing is allocated.
+        TypeError, ValueError: a size is not a whole number of at least 1, the rows start longer
+            than they may become, the factor is not above 1, or the shape has no keys and values
+            (MLA). Nothing is allocated.
+
+    Attributes:
+        peak_nbytes: the most bytes that were allocated at once, old rows and new during growth.
 
     Example:
         >>> shape = KVShape(num_layers=1, num_kv_heads=1, head_dim=2)
@@ -116,18 +143,48 @@ class ContiguousKVCache(LedgerCache):
         num_seqs: int,
         max_seq_len: int,
         *,
+        initial_seq_len: int | None = None,
+        growth: float = 2.0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        **store_options: int,
     ) -> None:
-        super().__init__(shape, num_seqs, max_seq_len, max_seq_len, dtype, device)
+        ledger = ContiguousLedger(num_seqs, max_seq_len, initial_seq_len, growth)
+        super().__init__(shape, ledger, ledger.row_len, dtype, device, **store_options)
+        self.peak_nbytes = self.nbytes
+
+    @property
+    def row_len(self) -> int:
+        """Slots per row now."""
+        return self.ledger.row_len
+
+    def plan(self, new: Mapping[SeqId, Sequence[int]]) -> DevicePlan:
+        """Plans one step, growing the rows first if a sequence needs longer ones.
+
+        Growth outgrows plans that are still open: they can only be aborted. If the memory for the
+        longer rows is not to be had, nothing has changed.
+
+        Raises:
+            KeyError, ValueError, SequenceTooLong: as `ContiguousLedger.plan`. Nothing changes.
+        """
+        row_len = self.ledger.row_len_for(new)
+        if row_len != self.row_len:
+            longer = self._new_store(row_len)
+            self.peak_nbytes = max(self.peak_nbytes, self.nbytes + longer.nbytes)
+            for seq_id in self.ledger.seq_ids:
+                row, length = self.ledger.row(seq_id), self.length(seq_id)
+                copied = longer.copy_block(row, row, length, source=self.store)
+                self.counters.bytes_copied += copied
+            self.store = longer
+        return super().plan(new)
 
     @property
     def max_seq_len(self) -> int:
-        """The longest sequence a row can hold."""
+        """The longest sequence a row can ever hold."""
         return self.ledger.max_seq_len
 
     def truncate(self, seq_id: SeqId, num_tokens: int) -> None:
-        """Keeps the first `num_tokens` tokens; raises as `ContiguousLedger.truncate`."""
+        """Keeps the first tokens, 0 resets the row; raises as `ContiguousLedger.truncate`."""
         self.ledger.truncate(seq_id, num_tokens)
 
     def fork(self, parent: SeqId, child: SeqId) -> None:
@@ -146,7 +203,7 @@ class ContiguousKVCache(LedgerCache):
             ValueError: the plan is closed, or shape, dtype or device do not fit. Nothing changes.
         """
         self.ledger.require_open(plan.host)
-        self.store.write(layer, plan.slot_mapping, k, v)
+        self.store.write(layer, plan.slot_mapping, k, v, planned=True)
         self.counters.bytes_written += k.nbytes + v.nbytes
 
     def attend(self, layer: int, q: Tensor, plan: DevicePlan) -> Tensor:
@@ -170,9 +227,60 @@ class ContiguousKVCache(LedgerCache):
     def check(self) -> None:
         """Proves the ledger's invariants and that the store has its shape."""
         super().check()
-        shape = (self.ledger.num_seqs, self.ledger.max_seq_len)
+        shape = (self.ledger.num_seqs, self.ledger.row_len)
         assert (self.store.keys.shape[1], self.store.keys.shape[3]) == shape, "store is not ledger"
 
     def _copy(self, copies: Sequence[BlockCopy]) -> None:
         for copy in copies:
             self.counters.bytes_copied += self.store.copy_block(*copy)
+
+
+class AlignedKVCache(ContiguousKVCache):
+    """A contiguous cache in which each head's row of a token starts at an aligned address.
+
+    Alignment is in **bytes**, of the row stride and of the base; the logical width stays what the
+    model needs, so results are those of any other cache. It costs padding and buys whole vector
+    loads and cache lines where `head_dim` is not a multiple of them; most models' are.
+
+    Args:
+        shape: as for `ContiguousKVCache`, as are `num_seqs`, `max_seq_len` and `options`.
+        num_seqs: rows.
+        max_seq_len: the longest sequence a row can ever hold.
+        row_alignment_bytes: a power of two, at least the size of one number.
+        options: `initial_seq_len`, `growth`, `dtype`, `device`.
+
+    Raises:
+        TypeError, ValueError: as `ContiguousKVCache`, or the alignment is no such power of two.
+            Nothing is allocated.
+
+    Example:
+        A row of 3 float32 numbers takes 12 bytes, and 16 when it is aligned to 16:
+
+        >>> cache = AlignedKVCache(KVShape(1, 1, 3), 1, 4, row_alignment_bytes=16)
+        >>> cache.row_stride_bytes, cache.padding_share
+        (16, 0.25)
+    """
+
+    def __init__(
+        self,
+        shape: KVShape,
+        num_seqs: int,
+        max_seq_len: int,
+        *,
+        row_alignment_bytes: int = 64,
+        **options: object,
+    ) -> None:
+        super().__init__(
+            shape, num_seqs, max_seq_len, row_alignment_bytes=row_alignment_bytes, **options
+        )
+
+    @property
+    def row_stride_bytes(self) -> int:
+        """Bytes from one row of D numbers to the next."""
+        return self.store.keys.stride(3) * self.store.dtype.itemsize
+
+    @property
+    def padding_share(self) -> float:
+        """Share of each row stride that holds padding."""
+        used = self.store.keys.shape[4] * self.store.dtype.itemsize
+        return 1 - used / self.row_stride_bytes

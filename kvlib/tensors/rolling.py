@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kvlib.ledger import ContiguousLedger
 from kvlib.plan import SeqId, StepPlan
 from kvlib.sizes import KVShape, whole_number
 from kvlib.tensors.attention import contiguous_attention
@@ -56,7 +57,8 @@ class RollingKVCache(LedgerCache):
         device: torch.device | str = "cpu",
     ) -> None:
         whole_number("window", window)
-        super().__init__(shape, num_seqs, window, UNBOUNDED, dtype, device)
+        ledger = ContiguousLedger(num_seqs, UNBOUNDED)
+        super().__init__(shape, ledger, window, dtype, device)
         self.window = window
         self.max_seq_len: int | None = None
         self._fresh: dict[int, tuple[Tensor, Tensor]] = {}

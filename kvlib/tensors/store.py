@@ -2,10 +2,50 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from kvlib.sizes import whole_number
+
+
+def aligned_empty(
+    shape: tuple[int, ...], row_alignment_bytes: int, dtype: torch.dtype, device: torch.device | str
+) -> Tensor:
+    """Allocates a tensor whose rows (its last axis) each start at a multiple of an alignment.
+
+    Rows keep their logical width: the padding lies between them, outside of the view that is
+    returned. The base is aligned too, whatever address the allocator chose.
+
+    Args:
+        shape: logical shape; a row has `shape[-1]` numbers.
+        row_alignment_bytes: a power of two, at least the size of one number.
+        dtype: of the numbers.
+        device: where to allocate.
+
+    Raises:
+        TypeError, ValueError: the alignment is not such a power of two. Nothing is allocated.
+
+    Example:
+        Rows of 100 float32 numbers are 400 bytes; aligned to 256 bytes they are 512 bytes apart:
+
+        >>> rows = aligned_empty((3, 100), 256, torch.float32, "cpu")
+        >>> tuple(rows.shape), rows.stride(0) * 4, rows.data_ptr() % 256
+        ((3, 100), 512, 0)
+    """
+    whole_number("row_alignment_bytes", row_alignment_bytes)
+    if row_alignment_bytes & (row_alignment_bytes - 1) or row_alignment_bytes < dtype.itemsize:
+        raise ValueError(
+            f"row_alignment_bytes must be a power of two of at least {dtype.itemsize}, the bytes "
+            f"of one {dtype}, got {row_alignment_bytes}"
+        )
+    step = row_alignment_bytes // dtype.itemsize
+    stride = -(-shape[-1] // step) * step
+    numbers = math.prod(shape[:-1]) * stride
+    flat = torch.empty(numbers + step - 1, dtype=dtype, device=device)
+    start = -flat.data_ptr() % row_alignment_bytes // dtype.itemsize
+    return flat[start : start + numbers].view(*shape[:-1], stride)[..., : shape[-1]]
 
 
 class KVStore:
@@ -26,9 +66,12 @@ class KVStore:
         head_dim: D.
         dtype: torch dtype of the stored numbers.
         device: where the bytes live.
+        row_alignment_bytes: if given, each row of D numbers starts at a multiple of it; see
+            `aligned_empty`.
 
     Raises:
-        TypeError, ValueError: a size is not a whole number of at least 1. Nothing is allocated.
+        TypeError, ValueError: a size is not a whole number of at least 1, or no such alignment is
+            possible. Nothing is allocated.
 
     Example:
         >>> store = KVStore(num_layers=1, num_blocks=2, block_size=4, num_kv_heads=1, head_dim=2)
@@ -50,13 +93,17 @@ class KVStore:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        row_alignment_bytes: int | None = None,
     ) -> None:
         shape = (num_layers, num_blocks, num_kv_heads, block_size, head_dim)
         names = ("num_layers", "num_blocks", "num_kv_heads", "block_size", "head_dim")
         for name, size in zip(names, shape, strict=True):
             whole_number(name, size)
-        self.keys = torch.empty(shape, dtype=dtype, device=device)
-        self.values = torch.empty(shape, dtype=dtype, device=device)
+        if row_alignment_bytes is None:
+            row_alignment_bytes = dtype.itemsize
+        self.keys, self.values = (
+            aligned_empty(shape, row_alignment_bytes, dtype, device) for _ in range(2)
+        )
         self.block_size = block_size
 
     @property
@@ -71,29 +118,33 @@ class KVStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated for keys and values together."""
-        return self.keys.nbytes + self.values.nbytes
+        """Bytes allocated for keys and values together, padding included."""
+        return sum(side.untyped_storage().nbytes() for side in (self.keys, self.values))
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that one token takes, all layers."""
+        """Bytes of keys and values that one token brings, all layers, without padding."""
         num_layers, _, num_kv_heads, _, head_dim = self.keys.shape
         return 2 * num_layers * num_kv_heads * head_dim * self.keys.element_size()
 
-    def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
+    def write(
+        self, layer: int, slots: Tensor, k: Tensor, v: Tensor, *, planned: bool = False
+    ) -> None:
         """Stores one layer's new keys and values.
-
-        The slots come from a plan and are not checked here: checking them on a GPU would make the
-        host wait. What the host knows without waiting (shapes, dtypes, devices) is checked.
 
         Args:
             layer: which layer.
             slots: [T] int64 on the store's device.
             k: [T, Hkv, D].
             v: [T, Hkv, D].
+            planned: the slots come from an open plan of the ledger, which names none outside the
+                store; then they are not looked at again in every layer.
 
         Raises:
-            ValueError: shape, dtype or device do not fit the store. Nothing is written.
+            ValueError: layer or slots are out of range (negative ones too, which an index would
+                count from the end), or shape, dtype or device do not fit. Nothing is written. Slots
+                on a GPU are checked there, so that the host need not wait: the error of a wrong
+                one comes with the next call that waits.
         """
         _, _, num_kv_heads, _, head_dim = self.keys.shape
         expected = (len(slots), num_kv_heads, head_dim)
@@ -103,6 +154,8 @@ class KVStore:
                     f"{name} must be {expected} {self.dtype} on {self.device}, "
                     f"got {tuple(new.shape)} {new.dtype} on {new.device}"
                 )
+        if not planned:
+            self._check(layer, slots)
         block, offset = slots // self.block_size, slots % self.block_size
         self.keys[layer, block, :, offset] = k
         self.values[layer, block, :, offset] = v
@@ -113,7 +166,11 @@ class KVStore:
         Args:
             layer: which layer.
             slots: [T] int64 on the store's device.
+
+        Raises:
+            ValueError: layer or slots are out of range, as for `write`.
         """
+        self._check(layer, slots)
         block, offset = slots // self.block_size, slots % self.block_size
         return self.keys[layer, block, :, offset], self.values[layer, block, :, offset]
 
@@ -131,14 +188,40 @@ class KVStore:
             )
         return self.keys[layer, block_id, :, :length], self.values[layer, block_id, :, :length]
 
-    def copy_block(self, src: int, dst: int, num_tokens: int) -> int:
-        """Copies the first slots of one block into another, all layers; returns the bytes copied.
+    def copy_block(
+        self, src: int, dst: int, num_tokens: int, *, source: KVStore | None = None
+    ) -> int:
+        """Copies the first slots of a block into another, all layers; returns the bytes copied.
 
         Args:
             src: block to read.
             dst: block to overwrite.
             num_tokens: how many slots.
+            source: the store that `src` is a block of; this one by default.
+
+        Raises:
+            ValueError: a block does not exist or is shorter than `num_tokens`. Nothing is copied.
         """
-        for side in (self.keys, self.values):
-            side[:, dst, :, :num_tokens] = side[:, src, :, :num_tokens]
+        source = self if source is None else source
+        source.view(0, src, num_tokens)
+        self.view(0, dst, num_tokens)
+        for mine, its in ((self.keys, source.keys), (self.values, source.values)):
+            mine[:, dst, :, :num_tokens] = its[:, src, :, :num_tokens]
         return num_tokens * self.bytes_per_token
+
+    def _check(self, layer: int, slots: Tensor) -> None:
+        """Refuses a layer or slots that are not there."""
+        num_layers, num_slots = len(self.keys), self.keys.shape[1] * self.block_size
+        if not 0 <= layer < num_layers:
+            raise ValueError(f"layers are 0 to {num_layers - 1}, asked for {layer}")
+        if slots.dim() != 1 or slots.dtype != torch.int64 or slots.device != self.device:
+            raise ValueError(
+                f"slots must be [T] torch.int64 on {self.device}, "
+                f"got {tuple(slots.shape)} {slots.dtype} on {slots.device}"
+            )
+        outside = (slots < 0) | (slots >= num_slots)
+        if slots.device.type != "cpu":
+            torch._assert_async(~outside.any())
+        elif outside.any():
+            bad = slots[outside].tolist()
+            raise ValueError(f"slots are 0 to {num_slots - 1}, asked for {bad[:8]}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import cache
 from random import Random
 
+from kvlib.allocator import Allocator
 from kvlib.arena import Arena
 from kvlib.show.drawings.controls import Slider
 from kvlib.show.drawings.registry import drawing
@@ -26,19 +28,43 @@ def arenas() -> tuple[Arena, ...]:
     [64, 61, 59, 55]
     """
     draw = Random("fragmentation 9")
-    seen, moves = [Arena(SIZE)], []
+    seen = [Arena(SIZE)]
     for _ in range(EVENTS):
-        size, pieces = 1 + int(6 * draw.random()), seen[-1].pieces
-        full = seen[-1].num_free <= 22 and draw.random() < 0.55
-        if full or not seen[-1].can_allocate(size):
-            moves.append((Arena.free, pieces[int(len(pieces) * draw.random())]))
+        arena = deepcopy(seen[-1])
+        size = 1 + int(6 * draw.random())
+        full = arena.num_free <= 22 and draw.random() < 0.55
+        if full or not arena.can_allocate(size):
+            arena.free(arena.pieces[int(len(arena.pieces) * draw.random())])
         else:
-            moves.append((Arena.allocate, size))
-        arena = Arena(SIZE)
-        for move, what in moves:
-            move(arena, what)
+            arena.allocate(size)
         seen.append(arena)
     return tuple(seen)
+
+
+def fate(allocator: Allocator, next_size: int) -> str:
+    """Returns in one sentence whether the next request fits, and if not, why not."""
+    if next_size > allocator.largest_request:
+        return f"A request of {next_size} never fits: at most {allocator.largest_request} does."
+    if allocator.can_allocate(next_size):
+        return f"A request of {next_size} fits."
+    if allocator.num_free < next_size:
+        return f"A request of {next_size} is refused: too few slots are free."
+    return f"A request of {next_size} is refused, though {allocator.num_free} slots are free."
+
+
+def strip(canvas: Canvas, allocator: Allocator, next_size: int) -> None:
+    """Draws the pieces, what each has beyond what was asked for, and the holes, by address."""
+    slot = ROOM / allocator.size
+    for piece in allocator.pieces:
+        asked, left = allocator.asked(piece), MARGIN + piece.start * slot
+        canvas.rect(left, _TOP, asked * slot, _HIGH, "used", "paper")
+        if piece.size > asked:
+            rest = (piece.size - asked) * slot
+            canvas.rect(left + asked * slot, _TOP, rest, _HIGH, "reserved", "paper")
+    serves = allocator.can_allocate(next_size)
+    for hole in allocator.holes:
+        role = "paper" if serves and hole.size >= allocator.piece_size(next_size) else "wasted"
+        canvas.rect(MARGIN + hole.start * slot, _TOP, hole.size * slot, _HIGH, role, "faint")
 
 
 @drawing(
@@ -49,12 +75,7 @@ def fragmentation(event: int, next_size: int) -> str:
     """Draws an arena of slots, its pieces and its holes, and whether the next request fits."""
     arena = arenas()[event]
     now = arena.split(next_size)
-    fits = arena.can_allocate(next_size)
-    if fits or arena.num_free < next_size:
-        fate = "fits" if fits else "is refused: too few slots are free"
-        verdict = f"A request of {next_size} {fate}."
-    else:
-        verdict = f"A request of {next_size} is refused, though {arena.num_free} slots are free."
+    verdict = fate(arena, next_size)
     canvas = Canvas(
         "fragmentation",
         246,
@@ -63,12 +84,7 @@ def fragmentation(event: int, next_size: int) -> str:
         f"holes, the largest of {arena.largest_hole}. {verdict}",
         under="First fit; a piece is one run of slots",
     )
-    slot = ROOM / SIZE
-    for piece in arena.pieces:
-        canvas.rect(MARGIN + piece.start * slot, _TOP, piece.size * slot, _HIGH, "used", "paper")
-    for hole in arena.holes:
-        role = "paper" if hole.size >= next_size else "wasted"
-        canvas.rect(MARGIN + hole.start * slot, _TOP, hole.size * slot, _HIGH, role, "faint")
+    strip(canvas, arena, next_size)
     rows = (
         ("used", "in use", now.used),
         ("paper", "holes large enough", now.free),

@@ -1,0 +1,293 @@
+"""Counting without a clock: equal to a loop over single steps, and to what a hand can count."""
+
+from dataclasses import asdict
+from heapq import heappop, heappush
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvlib import workloads
+from kvlib.arena import Arena, best_fit
+from kvlib.buddy import BuddyArena
+from kvlib.fcfs import COUNTS, PARTS
+from kvlib.plan import OutOfBlocks
+from kvlib.request import Request
+from kvlib.reservation import (
+    ReserveMaximum,
+    ReserveOracle,
+    ReservePercentile,
+    ReservePowerOfTwo,
+)
+from kvlib.simulate import simulate
+from kvlib.slab import SlabPool
+
+
+def requests(*rows):
+    return [Request(i, *row) for i, row in enumerate(rows)]
+
+
+def test_three_requests_by_hand():
+    """Ten slots, oracle. A(2+2) and B(3+1) run at once and leave two slots; C(1+2) waits for B.
+
+    step 0: A 3 of 4, B 4 of 4, and C would need 3 of the 2 left.
+    step 1: A 4 of 4, C 2 of 3.   step 2: C 3 of 3, nobody else comes.
+    """
+    run = simulate(requests((None, 2, 2), (None, 3, 1), (None, 1, 2)), Arena(10), ReserveOracle())
+    assert (run.finished, run.steps, run.request_steps, run.waiting_steps) == (3, 3, 5, 1)
+    assert (run.peak_running, run.waited_with_room) == (2, 0)
+    assert run.unit_steps == {
+        "used": (3 + 4) + (4 + 2) + 3,
+        "reservation": 1 + 1 + 0,
+        "internal_fragmentation": 0,
+        "external_fragmentation": 2,
+        "free": 0 + 3 + 7,
+    }
+    assert run.mean_running == 5 / 3
+    assert run.share("used") == 16 / 30
+
+
+class Three:
+    """Reserves three slots for everybody."""
+
+    max_seq_len = None
+
+    def reserve(self, request):
+        return 3
+
+
+@pytest.mark.parametrize(("b_output", "copied"), [(1, 0), (2, 3)])
+def test_growth_in_place_copies_nothing(b_output, copied):
+    """A needs six at step 1. The three behind it are free by then only if B has left."""
+    run = simulate(requests((None, 2, 3), (None, 1, b_output)), Arena(12), Three())
+    assert (run.overflowed, run.copied_tokens, run.preempted) == (1, copied, 0)
+
+
+def test_a_request_that_cannot_grow_waits_and_is_computed_again():
+    """A has three tokens when it needs six of eight slots. B holds three until step 2.
+
+    Then A gets its six, and has three of its four tokens still to make: steps 2, 3 and 4.
+    """
+    run = simulate(requests((None, 2, 4), (None, 1, 2)), Arena(8), Three())
+    assert (run.overflowed, run.preempted, run.recomputed_tokens) == (1, 1, 3)
+    assert (run.copied_tokens, run.waiting_steps, run.steps, run.finished) == (0, 1, 5, 2)
+
+
+def test_who_could_never_fit_is_refused_and_does_not_wait():
+    rows = requests((None, 2, 2), (None, 9, 2), (None, 2, 7))
+    run = simulate(rows, Arena(10), ReserveOracle(max_seq_len=8))
+    assert (run.finished, run.refused, run.turned_away) == (1, 2, 0)
+    assert run.steps == 2
+
+
+def test_nobody_at_all_takes_no_step():
+    run = simulate(requests((None, 20, 1)), Arena(10), ReserveOracle())
+    assert (run.refused, run.steps, run.mean_running, run.share("used")) == (1, 0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("patience", "turned_away", "waiting"), [(0, 2, 0), (1, 2, 2), (2, 1, 4), (None, 0, 6)]
+)
+def test_patience_decides_who_is_turned_away(patience, turned_away, waiting):
+    """One fits at a time, for two steps; three come together."""
+    rows = requests(*[(0.0, 2, 2)] * 3)
+    run = simulate(rows, Arena(4), ReserveOracle(), step_s=1, patience_steps=patience)
+    assert (run.turned_away, run.finished, run.waiting_steps) == (
+        turned_away,
+        3 - turned_away,
+        waiting,
+    )
+
+
+def test_arrivals_are_counted_in_steps():
+    """At 0.1 s a step, 0.25 s is step 2: one step of the three in between is idle."""
+    rows = requests((0.0, 1, 1), (0.25, 1, 1))
+    run = simulate(rows, Arena(4), ReserveOracle(), step_s=0.1)
+    assert (run.steps, run.request_steps, run.unit_steps["used"]) == (3, 2, 4)
+
+
+def test_a_smaller_one_does_not_overtake():
+    """C would fit beside A, but B is before it in the line."""
+    rows = requests((None, 4, 2), (None, 6, 2), (None, 1, 1))
+    run = simulate(rows, Arena(8), ReserveOracle())
+    assert (run.peak_running, run.steps) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "policy", "options", "message"),
+    [
+        ([(None, 1, 1)], ReserveOracle(), {"step_s": 1}, "request 0 has no arrival time"),
+        ([(1.0, 1, 1), (0.0, 1, 1)], ReserveOracle(), {"step_s": 1}, "step 0, after 1"),
+        ([(0.0, 1, 1)], ReserveOracle(), {"step_s": 0}, "step_s must be above 0, got 0"),
+        ([(0.0, 1, 1)], ReserveOracle(), {"patience_steps": -1}, "patience_steps must be at"),
+        ([(None, 3, 1)], Three(), {}, "request 0: 3 leaves no room for a first token"),
+    ],
+)
+def test_bad_input_changes_nothing(rows, policy, options, message):
+    arena = Arena(8)
+    with pytest.raises(ValueError, match=message):
+        simulate(requests(*rows), arena, policy, **options)
+    assert arena.num_free == 8
+
+
+def test_the_allocator_must_be_empty():
+    arena = Arena(8)
+    arena.allocate(2)
+    with pytest.raises(ValueError, match="not empty: it holds 1 pieces"):
+        simulate([], arena, ReserveOracle())
+
+
+def naive(rows, allocator, policy, step_s, patience):
+    """One step after the other, every running request looked at in each."""
+    most = min(policy.max_seq_len or allocator.size, allocator.largest_request)
+    fits = [
+        r
+        for r in rows
+        if r.prompt_tokens + r.output_tokens <= most and allocator.can_allocate(policy.reserve(r))
+    ]
+    come = {r.request_id: int(r.arrival_s // step_s) if step_s else 0 for r in fits}
+    asked = {r.request_id: policy.reserve(r) for r in fits}
+    held = {r.request_id: r.prompt_tokens for r in fits}
+    final = {r.request_id: r.prompt_tokens + r.output_tokens for r in fits}
+    c = dict.fromkeys(COUNTS, 0)
+    parts = dict.fromkeys(PARTS, 0)
+    outgrown, stuck, begun = set(), set(), set()
+    coming, line, running = sorted(come), [], {}
+    now = first = min(come.values(), default=0)
+    while True:
+        for i in [i for i in running if held[i] == final[i]]:
+            allocator.free(running.pop(i))
+            c["finished"] += 1
+        for i in sorted(i for i in running if held[i] == running[i].size):
+            outgrown.add(i)
+            asked[i] = min(2 * running[i].size, most)
+            try:
+                new = allocator.resize(running[i], asked[i])
+            except OutOfBlocks:
+                allocator.free(running.pop(i))
+                line.append(i)
+                c["preempted"] += 1
+                c["recomputed_tokens"] += held[i]
+            else:
+                c["copied_tokens"] += held[i] * (new.start != running[i].start)
+                running[i] = new
+        line = sorted(line + [i for i in coming if come[i] == now])
+        coming = [i for i in coming if come[i] > now]
+        line.sort(key=lambda i: (i not in begun, i))
+        while line:
+            i = line[0]
+            late = i not in begun and patience is not None and now - come[i] >= patience
+            if allocator.can_allocate(asked[i]):
+                running[line.pop(0)] = allocator.allocate(asked[i])
+                begun.add(i)
+                continue
+            if allocator.num_free >= asked[i]:
+                stuck.add(i)
+            if not late:
+                break
+            line.pop(0)
+            c["turned_away"] += 1
+        for i in list(line):
+            if i not in begun and patience is not None and now - come[i] >= patience:
+                line.remove(i)
+                c["turned_away"] += 1
+        if not (running or line or coming):
+            break
+        c["peak_running"] = max(c["peak_running"], len(running))
+        following = line or coming
+        split = allocator.split(asked[following[0]] if following else 1)
+        parts["external_fragmentation"] += split.external_fragmentation
+        parts["free"] += split.free
+        for i, piece in running.items():
+            held[i] += 1
+            c["request_steps"] += 1
+            parts["used"] += held[i]
+            parts["reservation"] += min(piece.size, final[i]) - held[i]
+            parts["internal_fragmentation"] += max(0, piece.size - final[i])
+        c["waiting_steps"] += len(line)
+        now += 1
+    c["steps"] = now - first
+    return c | {
+        "num_requests": len(rows),
+        "refused": len(rows) - len(fits),
+        "overflowed": len(outgrown),
+        "waited_with_room": len(stuck),
+        "unit_steps": parts,
+    }
+
+
+ALLOCATORS = [
+    lambda: Arena(37),
+    lambda: Arena(37, best_fit),
+    lambda: BuddyArena(37),
+    lambda: SlabPool(37, 12),
+]
+POLICIES = [
+    ReserveMaximum(12),
+    ReservePowerOfTwo(16),
+    ReserveOracle(),
+    ReservePercentile([1], 1),
+    ReservePercentile([2], 1, max_seq_len=14),
+]
+
+
+@settings(max_examples=300)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 8), st.integers(1, 9)), max_size=14),
+    make=st.sampled_from(ALLOCATORS),
+    policy=st.sampled_from(POLICIES),
+    step_s=st.sampled_from([None, 1, 2]),
+    patience=st.sampled_from([None, 0, 1, 4]),
+)
+def test_equal_to_a_loop_over_single_steps(rows, make, policy, step_s, patience):
+    workload = requests(*sorted((float(at), prompt, output) for at, prompt, output in rows))
+    allocator, other = make(), make()
+    run = simulate(workload, allocator, policy, step_s=step_s, patience_steps=patience)
+    assert asdict(run) == naive(workload, other, policy, step_s, patience)
+    allocator.check()
+    assert allocator.pieces == ()
+    assert run.num_requests == run.finished + run.refused + run.turned_away
+    assert sum(run.unit_steps.values()) == allocator.size * run.steps
+
+
+def chat():
+    """The lengths of the chapters' thread: chat requests, cut to 2,048 tokens."""
+    sample = workloads.sample("azure-conv", n=2000, seed=0)
+    pairs = [(min(r.prompt_tokens, 2000), r.output_tokens) for r in sample]
+    return requests(*((None, p, min(o, 2048 - p)) for p, o in pairs))
+
+
+def notebook(rows, reserve):
+    """The loop of fragmentation.ipynb: how many run as each is admitted, and over time."""
+    arena, live, seen, clock, request_steps = Arena(15_728), [], [], 0, 0
+    for r in rows:
+        size = reserve(r.prompt_tokens + r.output_tokens)
+        while not arena.can_allocate(size):
+            clock, _, piece = heappop(live)
+            arena.free(piece)
+        heappush(live, (clock + r.output_tokens, r.request_id, arena.allocate(size)))
+        seen.append(len(live))
+        request_steps += r.output_tokens
+    return sum(seen) / len(seen), request_steps / max(end for end, *_ in live)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reserve", "as_admitted", "over_time"),
+    [
+        (ReserveMaximum(2048), lambda final: 2048, 7.0, 7.0),
+        (ReserveOracle(), lambda final: final, 11.4, 11.1),
+    ],
+)
+def test_the_chapters_thread_comes_out_again(policy, reserve, as_admitted, over_time):
+    """The page averages over admissions, when more run than on average over time."""
+    rows = chat()
+    loop = notebook(rows, reserve)
+    assert loop == pytest.approx((as_admitted, over_time), abs=0.051)
+    run = simulate(rows, Arena(15_728), policy)
+    assert run.mean_running == pytest.approx(loop[1], rel=0.005)
+    assert run.finished == 2000
+    if isinstance(policy, ReserveMaximum):
+        assert run.waited_with_room == 0
+        assert run.peak_running == 7
+    else:
+        assert 900 < run.waited_with_room < 1000
