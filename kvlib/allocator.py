@@ -162,13 +162,15 @@ class Allocator(ABC):
         piece has beyond what will be used of it is internal fragmentation.
 
         Args:
-            next_size: the request that would come next.
+            next_size: the request that would come next, at least 1.
             used: for a piece how much of it is used now and how much will be in the end; of a piece
                 that is not named, all that was asked for is used.
 
         Raises:
-            ValueError: `used` names a piece that is not handed out, or gives it more than its size.
+            TypeError, ValueError: `next_size` is not a whole number of at least 1; `used` names a
+                piece that is not handed out, or gives it more than its size.
         """
+        whole_number("next_size", next_size)
         used = used or {}
         if strangers := [piece for piece in used if self._live.get(piece.start) != piece]:
             raise ValueError(f"{strangers[0]} is not handed out")
@@ -217,4 +219,4 @@ class Allocator(ABC):
 
     def _refuse_unknown(self, piece: Piece) -> None:
         if not isinstance(piece, Piece) or self._live.get(piece.start) is not piece:
-            raise ValueError(f"{piece} is not handed out: freed before, or not from this arena")
+            raise ValueError(f"{piece} is not handed out: freed before, or not from here")

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from kvlib.allocator import Allocator, Piece
 from kvlib.sizes import whole_number
 
-__all__ = ["Allocator", "Arena", "Fit", "Piece", "best_fit", "first_fit"]
-
 Fit = Callable[[Sequence[Piece], int], Piece | None]
 
 
@@ -39,10 +37,11 @@ class Arena(Allocator):
 
     Args:
         size: units in all.
-        fit: which hole an allocation is cut from.
+        fit: which hole an allocation is cut from, or None where it finds none.
 
     Raises:
-        TypeError, ValueError: the size is not a whole number of at least 1.
+        TypeError, ValueError: the size is not a whole number of at least 1. Later also ValueError:
+            `fit` chose what is no hole, or one that is too small. Nothing changes.
 
     Example:
         Four pieces of 2 fill 8 units. With every other one freed, 4 are free, and 3 do not fit:
@@ -76,7 +75,7 @@ class Arena(Allocator):
     def can_allocate(self, size: int) -> bool:
         """Answers whether `size` units in one piece are to be had now."""
         whole_number("size", size)
-        return self._fit(self._holes, size) is not None
+        return self._chosen(size) is not None
 
     def compact(self) -> list[tuple[Piece, Piece]]:
         """Moves all pieces to the front, in their order, and makes one hole of all the holes.
@@ -118,8 +117,14 @@ class Arena(Allocator):
         ends = {hole.end for hole in self._holes}
         assert not ends & {hole.start for hole in self._holes}, "two holes touch"
 
+    def _chosen(self, size: int) -> Piece | None:
+        hole = self._fit(self.holes, size)
+        if hole is not None and (hole.size < size or hole not in self._holes):
+            raise ValueError(f"fit chose {hole} for {size}: no hole, or too small a one")
+        return hole
+
     def _take(self, size: int) -> Piece | None:
-        hole = self._fit(self._holes, size)
+        hole = self._chosen(size)
         if hole is None:
             return None
         index = bisect_left(self._holes, hole)

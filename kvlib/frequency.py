@@ -77,9 +77,15 @@ class UseCounts:
         self._count.pop(key).leave(key)
 
     def lowest(self) -> Key:
-        """Returns, of the keys on offer with the fewest uses, the one used longest ago."""
+        """Returns, of the keys on offer with the fewest uses, the one used longest ago.
+
+        Raises:
+            ValueError: no key is on offer.
+        """
         count = self._zero.higher
         while not count.shown:
+            if count is self._zero:
+                raise ValueError(f"asked for 1 key, {len(self._count)} known, 0 of them on offer")
             count = count.higher
         return next(iter(count.shown))
 

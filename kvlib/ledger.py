@@ -18,9 +18,10 @@ from kvlib.sizes import whole_number
 def grown_len(row_len: int, needed: int, max_seq_len: int, growth: float) -> int:
     """Returns how long rows become so that `needed` tokens fit.
 
-    Every growth multiplies the length by at least `growth`, so of a sequence of `n` tokens fewer
-    than `n * growth / (growth - 1)` are copied over its whole life. Adding a constant instead would
-    copy a number of tokens that grows with the square.
+    Every growth multiplies the length by at least `growth`, so a row that grows alone to `n` tokens
+    copies fewer than `n * growth / (growth - 1)` over its whole life. Adding a constant instead
+    would copy a number of tokens that grows with the square. Rows that grow together with it are
+    copied each time, however short their sequences are.
 
     Args:
         row_len: slots per row now.

@@ -16,7 +16,7 @@ MIN_BLOCK_BYTES = 512
 SMALL_BYTES = MIB
 SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
-OWN_SEGMENT_BYTES = 10 * MIB  # from here on a request has a segment of its own
+OWN_SEGMENT_BYTES = 10 * MIB  # from here on a new segment is as large as the request
 _ENDLESS = 2**48
 
 
@@ -45,9 +45,10 @@ def segment_bytes(size: int) -> int:
 
 
 class SegmentPool:
-    """Hands out blocks of segments, by best fit; requests up to 1 MiB have segments of their own.
+    """Hands out blocks of segments, by best fit; requests up to 1 MiB share no segment with larger.
 
-    The driver never refuses here, and streams, which PyTorch keeps apart, are left out.
+    The driver never refuses here; where it does, PyTorch gives segments that are wholly free back
+    and asks again. Streams, which PyTorch keeps apart, are left out.
 
     Args:
         expandable: one segment for each kind of request, which grows at its end by 2 or 20 MiB.

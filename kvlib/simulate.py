@@ -72,10 +72,11 @@ def simulate(
 ) -> Simulation:
     """Runs requests through an allocator, each with the reservation its policy gives it.
 
-    A request holds its piece for `output_tokens` steps; at its k-th it holds `prompt + k` tokens,
-    so prefill is free. One that outgrows its piece asks for twice as much; where there is no room
-    it loses its piece, waits ahead of all that have not begun, and asks for that size again.
-    Free memory counts as external fragmentation where the request next in line could not use it.
+    A request holds its piece for `output_tokens` steps; at its k-th it holds `prompt + k` tokens.
+    Prefill takes no step, nor does what is copied or computed again. One that outgrows its piece
+    asks for twice as much; where there is no room it loses its piece, waits ahead of all that have
+    not begun, and asks for that size again. Free memory counts as external fragmentation where the
+    request next in line could not use it.
 
     Args:
         requests: in order of arrival.

@@ -37,8 +37,8 @@ def read(path: Path) -> Iterator[Request]:
     """Yields the requests of a trace file, in order of arrival.
 
     A hostile file is refused before it fills the memory: see `trace_lines.lines`, and at most
-    `MAX_BLOCK_IDS` ids of blocks and pieces in all. The largest known trace needs less than a tenth
-    of each limit, and a third of the header's.
+    `MAX_BLOCK_IDS` block ids in all, and as many pieces. The largest known trace needs less than a
+    tenth of each limit, and a third of the header's.
 
     Args:
         path: a publisher's file or a compact one, under gzip or not.
@@ -52,7 +52,9 @@ def read(path: Path) -> Iterator[Request]:
     for number, row in _rows(path):
         with place(path, number):
             _check(row, last_ms)
-            ids = _expand(row, MAX_BLOCK_IDS - num_ids)
+            num_ids += _num_ids(row)
+            within("block ids in the file", num_ids, MAX_BLOCK_IDS)
+            ids = _expand(row)
         arrival_s = None if row.arrival_ms is None else row.arrival_ms / 1000
         yield Request(
             num_rows,
@@ -63,7 +65,6 @@ def read(path: Path) -> Iterator[Request]:
             session_id=row.session_id,
             pieces=row.pieces,
         )
-        num_ids += len(ids) + len(row.pieces)
         num_rows, last_ms = num_rows + 1, row.arrival_ms or 0
     if not num_rows:
         raise ValueError(f"{path.name} holds no request")
@@ -79,9 +80,13 @@ def _rows(path: Path) -> _Numbered:
 
 
 def _parsed(path: Path, form: _Form, numbered: Iterable[tuple[int, str]]) -> _Numbered:
+    num_pieces = 0
     for number, line in numbered:
         with place(path, number):
             row = form.parse(line)
+            # Counted here, since an order other than the file's holds every row at once.
+            num_pieces += len(row.pieces)
+            within("pieces in the file", num_pieces, MAX_BLOCK_IDS)
         yield number, row
 
 
@@ -119,6 +124,7 @@ def _mooncake(line: str) -> Row:
     row = json.loads(line)
     if not isinstance(row, dict):
         raise ValueError("a row is a JSON object, like the first one")
+    whole(row["timestamp"])
     runs = [(block_id, 1) for block_id in row["hash_ids"]]
     return Row(row["timestamp"], row["input_length"], row["output_length"], runs)
 
@@ -127,6 +133,7 @@ def _compact(line: str) -> Row:
     row = json.loads(line)
     if not isinstance(row, list) or len(row) != 4:
         raise ValueError("a row is [timestamp_ms, input_length, output_length, runs]")
+    whole(row[0])
     return Row(*row[:3], [(first_id, count) for first_id, count in row[3]])
 
 
@@ -160,10 +167,10 @@ def _check(row: Row, last_ms: int) -> None:
             raise ValueError(f"arrives at {row.arrival_ms} ms, the row above at {last_ms} ms")
 
 
-def _expand(row: Row, most: int) -> tuple[int, ...]:
-    within("block ids in the file", len(row.pieces), most)
+def _num_ids(row: Row) -> int:
+    """Returns how many block ids a row has, once it is known that its prompt has as many."""
     if row.runs is None:
-        return ()
+        return 0
     for run in row.runs:
         whole(*run)
     num_ids = sum(count for _, count in row.runs)
@@ -172,5 +179,8 @@ def _expand(row: Row, most: int) -> tuple[int, ...]:
         raise ValueError(
             f"{row.prompt_tokens} prompt tokens have {needed} block ids, got {num_ids}"
         )
-    within("block ids in the file", num_ids, most)
-    return tuple(i for first, count in row.runs for i in range(first, first + count))
+    return num_ids
+
+
+def _expand(row: Row) -> tuple[int, ...]:
+    return tuple(i for first, count in row.runs or () for i in range(first, first + count))

@@ -92,6 +92,8 @@ def _published_table(path: Path, kind: Kind) -> Mapping[int, ContentPiece]:
     for number, line in lines(path):
         with place(path, number):
             row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError("a row is a JSON object")
             pairs.append((row[kind.id_field], row["token_length"]))
     return _table(kind, pairs)
 

@@ -25,22 +25,25 @@ from kvlib.measured import FOLDER
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def rounds(ways: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
+def rounds(
+    ways: dict[str, Callable[[], None]], repeats: int, *, warm_up: bool = True
+) -> dict[str, list[float]]:
     """Times several ways of doing the same thing in turns, so that noise meets all of them alike.
 
     Args:
         ways: name to a call that does the work once and, on CUDA, waits for it.
-        repeats: rounds after one warm-up round.
+        repeats: rounds that are timed.
+        warm_up: whether an untimed round comes first; without it the caller has warmed up.
 
     Returns:
         For each way the seconds of every round, in order.
     """
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for round_ in range(repeats + 1):
+    for round_ in range(-int(warm_up), repeats):
         for name, work in ways.items():
             start = perf_counter()
             work()
-            if round_:
+            if round_ >= 0:
                 times[name].append(perf_counter() - start)
     return times
 

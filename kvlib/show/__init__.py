@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvlib.show.widgets import DrawingWidget, ExerciseView, TryIt
+from kvlib.show.real_cache import widget
+from kvlib.show.widgets import ExerciseView, TryIt
 
-widget = DrawingWidget
 exercise = ExerciseView
 try_it = TryIt
 
-__all__ = ["bar_plot", "exercise", "line_plot", "try_it", "widget"]
+__all__ = ["bar_plot", "exercise", "line_plot", "strip_plot", "try_it", "widget"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("bar_plot", "line_plot"):
+    if name in ("bar_plot", "line_plot", "strip_plot"):
         from kvlib.show import plots
 
         return getattr(plots, name)

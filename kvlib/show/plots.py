@@ -149,3 +149,38 @@ def bar_plot(
         elif len(series) > 1 or limit:
             axes.legend()
         return Plot(figure, series, alt)
+
+
+def strip_plot(
+    strips: Mapping[str, Sequence[tuple[str, float]]],
+    *,
+    x: str,
+    words: Mapping[str, str],
+    alt: str,
+) -> Plot:
+    """Returns one strip a row, each a run of pieces end to end: memory as it lies, by address.
+
+    Args:
+        strips: name to its pieces from left to right, each a key of `words` and a length.
+        x: what a length shows, with its unit.
+        words: for each kind of piece what the legend says; `used` and `wasted` have their colours,
+            any other is free.
+        alt: what is seen, and what to conclude; never empty.
+    """
+    with rc_context(_STYLE):
+        figure, axes = _axes(x, "", "", 1.3 + 0.36 * len(strips))
+        for row, pieces in enumerate(strips.values()):
+            start = 0.0
+            for kind, length in pieces:
+                role = (ROLES | GROUND).get(kind, GROUND["paper"])
+                style = {"facecolor": role.light, "hatch": role.hatch * 2}
+                style |= {"edgecolor": GROUND["faint"].light, "label": words[kind]}
+                axes.barh(row, length, 0.7, start, **style)
+                start += length
+        axes.set_yticks(range(len(strips)), list(strips))
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        handles, labels = axes.get_legend_handles_labels()
+        once = dict(zip(labels, handles, strict=True))
+        figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=3)
+        return Plot(figure, strips, alt)

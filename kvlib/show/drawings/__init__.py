@@ -5,16 +5,27 @@ The same functions draw in Jupyter's kernel, in a reader's browser and in the pa
 
 # Importing a module of drawings registers what it draws.
 from kvlib.show.drawings import (  # noqa: F401
+    alignment,
+    arena_map,
+    batch_slots,
+    cache_rows,
     exactness,
     fragmentation,
+    growth,
     heatmap,
+    pool_partition,
     reservation,
+    reservation_lengths,
+    reservation_quantile,
+    result_table,
     roofline_point,
     sizing,
     steps,
     timing,
+    token_strip,
     weights,
     work,
+    write_pattern,
 )
 from kvlib.show.drawings.controls import Choice, Control, Slider, Toggle
 from kvlib.show.drawings.registry import Drawing, drawing, find, names
