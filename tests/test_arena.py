@@ -86,6 +86,28 @@ def test_best_fit_takes_the_smallest_hole_and_the_lowest_of_equals():
     assert Arena(9, fit=best_fit).allocate(4) == Piece(0, 4)
 
 
+@pytest.mark.parametrize(
+    "fit", [lambda holes, size: holes[0], lambda holes, size: Piece(0, 9)], ids=["small", "no hole"]
+)
+def test_a_fit_that_chooses_wrongly_is_refused(fit):
+    """Readers write their own; without the check pieces would overlap."""
+    arena = Arena(9)
+    first = arena.allocate(2)
+    arena.allocate(2)
+    arena.free(first)
+    arena._fit = fit
+    for call in (arena.allocate, arena.can_allocate):
+        with pytest.raises(ValueError, match=r"fit chose Piece.* for 5: no hole, or too small"):
+            call(5)
+    assert arena.holes == (Piece(0, 2), Piece(4, 5))
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, True])
+def test_the_next_request_is_a_whole_number_of_at_least_one(size):
+    with pytest.raises((TypeError, ValueError), match="next_size must be"):
+        Arena(9).split(size)
+
+
 def test_a_stale_handle_does_not_free_the_next_owner():
     """The second owner has the same range; freeing the first one's handle again is refused."""
     arena = Arena(9)

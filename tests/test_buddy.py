@@ -20,6 +20,14 @@ def test_a_request_is_rounded_up_and_the_rest_is_internal_fragmentation():
     assert (parts.used, parts.reservation, parts.internal_fragmentation) == (5, 12, 15)
 
 
+def test_of_several_holes_of_a_size_the_lowest_is_taken():
+    arena = BuddyArena(8)
+    pieces = [arena.allocate(2) for _ in range(4)]
+    arena.free(pieces[2])
+    arena.free(pieces[0])
+    assert arena.allocate(2) == Piece(0, 2)
+
+
 def test_halving_leaves_one_hole_of_each_size():
     arena = BuddyArena(16)
     arena.allocate(1)

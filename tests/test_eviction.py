@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kvlib.eviction import FIFOPolicy, LFUPolicy, LRUPolicy
+from kvlib.frequency import UseCounts
 from kvlib.plan import OutOfBlocks
 from kvlib.replay import BeladyPolicy
 
@@ -98,6 +99,12 @@ def machine(kind):
             if not row["pins"]:
                 row["joined"] = self.model.tick()
 
+        def teardown(self):
+            while (victim := self.model.victim()) is not None:
+                assert self.policy.evict() == victim
+                del self.model.rows[victim]
+            self.refused(OutOfBlocks, self.policy.evict)
+
         @invariant()
         def both_hold_the_same(self):
             self.policy.check()
@@ -160,6 +167,18 @@ def test_a_pinned_key_stays_until_its_last_pin_goes(kind):
     policy.unpin("a")
     assert policy.evict() == "a"
     assert len(policy) == 2 and "a" not in policy
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_a_use_does_not_unpin(kind):
+    """Even though the pinned key is the one used least, and was used longest ago."""
+    policy = filled(kind, "ab")
+    policy.pin("a")
+    for key in "abb":
+        policy.touch(key)
+    assert policy.evict() == "b"
+    with pytest.raises(OutOfBlocks, match="1 held, 1 of them pinned"):
+        policy.evict()
 
 
 @pytest.mark.parametrize("kind", [*POLICIES, BeladyPolicy])
@@ -235,12 +254,27 @@ def test_lfu_over_token_positions_keeps_the_first_and_the_newest(budget, num_tok
     assert given_up == list(range(budget - 1, num_tokens))[: max(0, num_tokens - budget)]
 
 
+def test_lfu_gives_up_the_first_token_of_a_prompt_that_came_at_once():
+    """Its tokens tie in uses, and among equals the least recent goes."""
+    assert read(LFUPolicy, [4, 1, 1, 1, 1], 4, list) == [0, 4, 5, 6]
+
+
 def test_under_sparse_attention_lru_is_not_fifo():
     """Every token looks at token 0 and at itself, and at nothing else."""
     lru, fifo = (
         read(kind, [1] * 6, 3, lambda held: [held[0], held[-1]]) for kind in (LRUPolicy, FIFOPolicy)
     )
     assert lru == [1, 2, 3] and fifo == [0, 1, 2]
+
+
+def test_counts_without_a_key_on_offer_say_so():
+    counts = UseCounts()
+    with pytest.raises(ValueError, match="asked for 1 key, 0 known, 0 of them on offer"):
+        counts.lowest()
+    counts.show("a")
+    counts.hide("a")
+    with pytest.raises(ValueError, match="1 known, 0 of them on offer"):
+        counts.lowest()
 
 
 class Counted:

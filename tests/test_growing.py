@@ -43,6 +43,7 @@ def test_one_token_after_the_other_copies_less_than_doubling_promises():
     assert cache.row_len == 64
     assert cache.counters.bytes_copied == (2 + 4 + 8 + 16 + 32) * PER_TOKEN
     assert cache.counters.bytes_written == 64 * PER_TOKEN
+    assert cache.counters.blocks_allocated == 1  # the row is the same, only longer
 
 
 def test_a_single_growth_keeps_each_layer_where_it_belongs():
@@ -71,6 +72,27 @@ def test_old_and_new_rows_exist_at_once():
     assert cache.nbytes == 3 * 4 * PER_TOKEN
     assert cache.peak_nbytes == 3 * (2 + 4) * PER_TOKEN
     assert cache.counters.bytes_copied == (2 + 1) * PER_TOKEN
+
+
+@pytest.mark.parametrize(
+    "growth, lengths", [(1.01, [2, 3, 4, 5, 6]), (1.5, [2, 3, 5, 8]), (3.0, [2, 6])]
+)
+def test_rows_grow_by_the_factor_even_by_a_single_slot(growth, lengths):
+    """A neighbour's only token moves each time, too, and everybody keeps what was written."""
+    cache = growing(num_seqs=2, growth=growth)
+    cache.add("a")
+    cache.add("b")
+    append(cache, "b", 1, value=-1.0)
+    seen = []
+    for n in range(6):
+        append(cache, "a", 1, value=float(n))
+        cache.check()
+        if cache.row_len not in seen:
+            seen.append(cache.row_len)
+    assert seen == lengths
+    assert cache.counters.bytes_copied == sum(n + 1 for n in lengths[:-1]) * PER_TOKEN
+    assert cache.store.view(1, 0, 6)[0][0, :, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert cache.store.view(1, 1, 1)[0].flatten().tolist() == [-1.0, -1.0]
 
 
 def test_growth_skips_lengths_that_would_not_do():

@@ -78,6 +78,8 @@ def test_lengths_and_maxima_are_whole_numbers():
     for call in (ReserveMaximum, ReserveOracle, ReservePowerOfTwo):
         with pytest.raises(ValueError, match="max_seq_len must be at least 1, got 0"):
             call(0)
+    with pytest.raises(ValueError, match="max_seq_len must be at least 1, got 0"):
+        ReservePercentile([3], 1, max_seq_len=0)
     with pytest.raises(TypeError, match="an output length must be a whole number"):
         ReservePercentile([2.5], 0.5)
 

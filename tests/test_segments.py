@@ -36,6 +36,13 @@ def test_small_and_large_requests_share_no_segment():
     assert pool.allocate(1000).segment is small.segment
 
 
+def test_exactly_one_mib_is_still_small():
+    pool = SegmentPool()
+    pool.allocate(5)
+    pool.allocate(MIB)
+    assert pool.reserved_bytes == 2 * MIB and len(pool.segments) == 1
+
+
 def test_the_smallest_hole_of_all_segments_is_cut():
     pool = SegmentPool()
     blocks = [pool.allocate(size * MIB) for size in (9, 9, 9, 6)]
@@ -86,6 +93,14 @@ def test_an_expandable_segment_grows_by_pages_and_its_holes_join():
     assert pool.reserved_bytes == 40 * MIB and len(pool.segments) == 1
     assert fixed.reserved_bytes == 58 * MIB
     assert pool.layout() == [[("used", 9 * MIB), ("used", 18 * MIB), ("used", 9 * MIB)]]
+
+
+def test_what_an_expandable_segment_has_grown_to_it_keeps():
+    pool = SegmentPool(expandable=True)
+    first, _ = pool.allocate(30 * MIB), pool.allocate(30 * MIB)
+    pool.free(first)
+    pool.allocate(2 * MIB)
+    assert pool.reserved_bytes == 60 * MIB
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 12 * MIB)), max_size=60), st.booleans())

@@ -73,6 +73,9 @@ def test_a_trace_in_six_files_needs_all_six(tmp_path: Path) -> None:
     bad = published_rag(tmp_path, **{"3_history": '{"history_id": 6}\n'})
     with pytest.raises(ValueError, match=r"3_history.jsonl, line 1: the field 'token_length'"):
         load(bad)
+    bad = published_rag(tmp_path, **{"3_history": "[6, 1]\n"})
+    with pytest.raises(ValueError, match=r"3_history.jsonl, line 1: a row is a JSON object"):
+        load(bad)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +141,17 @@ def test_only_ragpulses_first_line_may_be_long_and_not_without_end(tmp_path: Pat
         load(path)
 
 
+def test_the_published_form_is_limited_before_it_is_put_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_files, "MAX_BLOCK_IDS", 5)
+    # In order of time the first row would be line 2, with two pieces.
+    with pytest.raises(ValueError, match="line 1: pieces in the file: more than 5"):
+        load(published_rag(tmp_path))
+
+
 def test_the_pieces_of_a_file_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "rag.gz", RAG + RAG_ROWS)
     monkeypatch.setattr(trace_files, "MAX_BLOCK_IDS", 7)
-    with pytest.raises(ValueError, match="line 3: block ids in the file: more than 5"):
+    with pytest.raises(ValueError, match="line 3: pieces in the file: more than 7"):
         load(path)

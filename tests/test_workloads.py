@@ -339,6 +339,7 @@ AZURE = "arrival_ms,context_tokens,generated_tokens\n"
         ("[0,1,1,[[0,1]]]\n[0,1,1,[[0,1]]\n", 2, "Expecting"),
         ("[0,1.0,1,[[0,1]]]\n", 1, "1.0 is no whole number"),
         ("[0,true,1,[[0,1]]]\n", 1, "True is no whole number"),
+        ("[5,1,1,[[0,1]]]\n[null,1,1,[[0,1]]]\n", 2, "None is no whole number"),
         ("[0,513,1,[[0,1]]]\n", 1, "513 prompt tokens have 2 block ids, got 1"),
         ("[0,512,1,[[0,2]]]\n", 1, "512 prompt tokens have 1 block ids, got 2"),
         ("[0,1,1,[[0,2],[9,-1]]]\n", 1, "-1 is no whole number"),
