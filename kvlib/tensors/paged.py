@@ -125,16 +125,26 @@ class PagedKVCache(SlotCache):
             [T, Hq, D].
         """
         self.ledger.require_open(plan.host)
+        window = self.ledger.window
         if layer == 0:
-            self._count_pairs(plan.host, self.ledger.window)
+            self._count_pairs(plan.host, window)
         keys, values = self.store.keys[layer], self.store.values[layer]
-        out, _ = paged_attention(
-            q, keys, values, plan.context, window=self.ledger.window, way=self.way
-        )
-        per_token = self.store.bytes_per_token // len(self.store.keys)
-        self.counters.bytes_read += per_token * plan.context.num_seen(self.ledger.window)
-        self.counters.kernels[self.way] += 1
+        out, _ = paged_attention(q, keys, values, plan.context, window=window, way=self.way)
+        self._count_read(plan, num_layers=1)
         return out
+
+    def count_step(self, plan: PagedPlan) -> None:
+        """Counts the work of a whole step that ran where Python could not see it, in a graph."""
+        num_layers = len(self.store.keys)
+        self._count_pairs(plan.host, self.ledger.window)
+        self._count_read(plan, num_layers)
+        self.counters.tokens_forwarded += plan.host.num_tokens
+        self.counters.bytes_written += plan.host.num_tokens * self.store.bytes_per_token
+
+    def _count_read(self, plan: PagedPlan, num_layers: int) -> None:
+        per_token = self.store.bytes_per_token // len(self.store.keys) * num_layers
+        self.counters.bytes_read += per_token * plan.context.num_seen(self.ledger.window)
+        self.counters.kernels[self.way] += num_layers
 
     def check(self) -> None:
         """Proves the ledger's invariants and that the store has its shape."""

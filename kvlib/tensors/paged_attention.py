@@ -72,15 +72,18 @@ class PagedContext:
     def rows_of(self, window: int | None) -> Tensor:
         """Returns for each new token its sequence and the positions it sees, [3, T] int32.
 
-        The second row is the first position seen, the third one behind the last.
+        The second row is the first position seen, the third one behind the last; padding tokens,
+        which belong to no sequence, see nothing.
         """
         if window not in self._rows:
             starts, positions = self.host.query_start, self.host.positions
             owner = [
                 s for s in range(len(self.host.seq_ids)) for _ in range(starts[s], starts[s + 1])
             ]
-            first = [0 if window is None else max(0, p + 1 - window) for p in positions]
-            made = [owner, first, [p + 1 for p in positions]]
+            end = [position + 1 for position in positions[: len(owner)]]
+            first = [0 if window is None else max(0, e - window) for e in end]
+            padding = [0] * (len(positions) - len(owner))
+            made = [[*each, *padding] for each in (owner, first, end)]
             self._rows[window] = torch.tensor(
                 made, dtype=torch.int32, device=self.block_table.device
             ).reshape(3, len(positions))
