@@ -5,9 +5,11 @@ The same functions draw in Jupyter's kernel, in a reader's browser and in the pa
 
 # Importing a module of drawings registers what it draws.
 from kvlib.show.drawings import (  # noqa: F401
+    block_pool,
     exactness,
     fragmentation,
     heatmap,
+    logical_to_physical,
     reservation,
     roofline_point,
     sizing,

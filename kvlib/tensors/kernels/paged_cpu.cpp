@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 // Compiled once for each type, head_dim and group; 0 leaves a size to be given when it is called.
@@ -25,6 +26,7 @@ namespace {
 using T = TYPE;
 
 constexpr int TILE = 16;
+constexpr int64_t AHEAD = 2 * TILE;  // how many tokens before their use rows are asked for
 constexpr float LOG2E = 1.44269504f;
 
 struct Args {
@@ -87,76 +89,198 @@ struct Side {
   }
 };
 
+// Walks through positions one by one: the address of each one's row, without a division for each.
+class Rows {
+ public:
+  Rows(const Side& side, int64_t position) : side_(side), position_(position) { look_up(); }
+  inline const T* next() {
+    if (left_ == 0) look_up();
+    const T* row = row_;
+    row_ += side_.a.token_stride;
+    position_++;
+    left_--;
+    return row;
+  }
+
+ private:
+  void look_up() {
+    row_ = side_.at(position_);
+    left_ = side_.a.block_size - position_ % side_.a.block_size;
+  }
+  const Side& side_;
+  int64_t position_, left_ = 0;
+  const T* row_ = nullptr;
+};
+
+// What one query keeps while its keys go by: the running maximum, sum of weights, weighted values.
+struct Running {
+  float peak = -INFINITY, total = 0;
+};
+
+// Turns the tile's scores into weights; returns the factor by which earlier sums shrink.
+inline float weigh(float* score, int n, Running& run) {
+  float high = run.peak;
+  for (int t = 0; t < TILE; t++) {
+    score[t] = t < n ? score[t] : -INFINITY;
+    high = std::max(high, score[t]);
+  }
+  const float shrink = high > run.peak ? std::exp(run.peak - high) : 1.0f;
+  float more = 0;
+  for (int t = 0; t < TILE; t++) {
+    score[t] = t < n ? exp_of(score[t] - high) : 0.0f;
+    more += score[t];
+  }
+  run.peak = high;
+  run.total = run.total * shrink + more;
+  return shrink;
+}
+
+#if HEAD_DIM
+
+// Vectors as wide as this processor's; their arithmetic is the compiler's (GCC and Clang alike).
+#if defined(__AVX512F__)
+constexpr int WIDE = 16;
+#elif defined(__AVX__)
+constexpr int WIDE = 8;
+#else
+constexpr int WIDE = 4;
+#endif
+typedef float Vector __attribute__((vector_size(WIDE * 4)));
+typedef float Loose __attribute__((vector_size(WIDE * 4), aligned(4), may_alias));
+constexpr int STEPS = HEAD_DIM / WIDE;
+static_assert(HEAD_DIM % WIDE == 0, "a fast head_dim is a multiple of the vector width");
+
+inline Vector load_wide(const float* p) { return *reinterpret_cast<const Loose*>(p); }
+inline Vector load_wide(const _Float16* p) {
+  typedef _Float16 Half __attribute__((vector_size(WIDE * 2), aligned(2), may_alias));
+  return __builtin_convertvector(*reinterpret_cast<const Half*>(p), Vector);
+}
+inline Vector load_wide(const uint16_t* p) {
+  typedef uint16_t Half __attribute__((vector_size(WIDE * 2), aligned(2), may_alias));
+  typedef uint32_t Bits __attribute__((vector_size(WIDE * 4)));
+  return (Vector)(__builtin_convertvector(*reinterpret_cast<const Half*>(p), Bits) << 16);
+}
+
+// Adds up neighbours at a distance: of each group of 2 * S lanes of a and of b, S lanes are left.
+template <int S, int... I>
+inline Vector fold(Vector a, Vector b, std::integer_sequence<int, I...>) {
+  constexpr auto low = [](int p) { return p / (2 * S) * 2 * S + p % S + (p % (2 * S) < S ? 0 : WIDE); };
+  return __builtin_shufflevector(a, b, low(I)...) + __builtin_shufflevector(a, b, (low(I) + S)...);
+}
+
+// The sums of WIDE vectors, in order, as one vector: 3 instructions each instead of 8.
+template <int S>
+inline Vector sums_of(Vector* v) {
+  if constexpr (S == 0) {
+    return v[0];
+  } else {
+    for (int i = 0; i < S; i++)
+      v[i] = fold<S>(v[i], v[i + S], std::make_integer_sequence<int, WIDE>());
+    return sums_of<S / 2>(v);
+  }
+}
+
 void item(const Args& a, int64_t row, int64_t head, int64_t from, int64_t to, float* part) {
-  constexpr int MAX_D = HEAD_DIM ? HEAD_DIM : 512, MAX_G = GROUP ? GROUP : 64;
-  const int64_t dim = HEAD_DIM ? HEAD_DIM : a.head_dim, group = GROUP ? GROUP : a.group;
   const int32_t* table = a.table + a.row_seq[row] * a.table_stride;
   const Side keys{static_cast<const T*>(a.k) + head * a.head_stride, table, a};
   const Side values{static_cast<const T*>(a.v) + head * a.head_stride, table, a};
-  alignas(64) float query[MAX_G][MAX_D], sum[MAX_G][MAX_D], score[MAX_G][TILE];
-  float peak[MAX_G], total[MAX_G];
-  const T* q = static_cast<const T*>(a.q) + (row * a.kv_heads + head) * group * dim;
-  for (int g = 0; g < group; g++) {
-    peak[g] = -INFINITY;
-    total[g] = 0;
-    for (int d = 0; d < dim; d++) query[g][d] = load(q + g * dim + d) * a.scale, sum[g][d] = 0;
+  Vector query[GROUP][STEPS], sum[GROUP][STEPS] = {};
+  alignas(64) float score[GROUP][TILE];
+  Running run[GROUP];
+  const T* q = static_cast<const T*>(a.q) + (row * a.kv_heads + head) * GROUP * HEAD_DIM;
+  for (int g = 0; g < GROUP; g++)
+    for (int i = 0; i < STEPS; i++) query[g][i] = load_wide(q + g * HEAD_DIM + i * WIDE) * a.scale;
+  Rows next_key(keys, from), next_value(values, from);
+  Rows ahead_key(keys, std::min(from + AHEAD, to - 1)), ahead_value(values, std::min(from + AHEAD, to - 1));
+  int64_t ahead = std::max<int64_t>(0, to - from - AHEAD);
+  for (int64_t at = from; at < to; at += TILE) {
+    const int n = static_cast<int>(std::min<int64_t>(TILE, to - at));
+    const T *key[TILE], *value[TILE];
+    for (int t = 0; t < TILE; t++) {
+      key[t] = t < n ? next_key.next() : key[0];
+      value[t] = t < n ? next_value.next() : value[0];
+      if (ahead > 0) {
+        prefetch_row(ahead_key.next(), HEAD_DIM);
+        prefetch_row(ahead_value.next(), HEAD_DIM);
+        ahead--;
+      }
+    }
+    float shrink[GROUP];
+    for (int g = 0; g < GROUP; g++) {
+      for (int block = 0; block < TILE; block += WIDE) {
+        Vector dot[WIDE];
+        for (int t = 0; t < WIDE; t++) {
+          Vector x = query[g][0] * load_wide(key[block + t]);
+          for (int i = 1; i < STEPS; i++) x += query[g][i] * load_wide(key[block + t] + i * WIDE);
+          dot[t] = x;
+        }
+        const Vector scores = sums_of<WIDE / 2>(dot);
+        std::memcpy(score[g] + block, &scores, sizeof(scores));
+      }
+      shrink[g] = weigh(score[g], n, run[g]);
+    }
+    for (int i = 0; i < STEPS; i++) {
+      Vector x[GROUP];
+      for (int g = 0; g < GROUP; g++) x[g] = sum[g][i] * shrink[g];
+      for (int t = 0; t < n; t++) {
+        const Vector v = load_wide(value[t] + i * WIDE);
+        for (int g = 0; g < GROUP; g++) x[g] += score[g][t] * v;
+      }
+      for (int g = 0; g < GROUP; g++) sum[g][i] = x[g];
+    }
   }
-  for (int64_t at = from; at < to;) {
-    const int64_t room = a.block_size - at % a.block_size;
-    const int n = static_cast<int>(std::min<int64_t>({TILE, room, to - at}));
-    const T* k = keys.at(at);
-    const T* v = values.at(at);
-    const int64_t ahead = std::min(at + 2 * TILE, to - 1);
-    const int64_t ahead_room = a.block_size - ahead % a.block_size;
-    const int ahead_n = static_cast<int>(std::min<int64_t>(n, ahead_room));
-    const T* next_k = keys.at(ahead);
-    const T* next_v = values.at(ahead);
-    for (int t = 0; t < n; t++) {
-      const T* __restrict key = k + t * a.token_stride;
-      if (t < ahead_n) {
-        prefetch_row(next_k + t * a.token_stride, dim);
-        prefetch_row(next_v + t * a.token_stride, dim);
-      }
-      for (int g = 0; g < group; g++) {
-        float dot = 0;
-        for (int d = 0; d < dim; d++) dot += query[g][d] * load(key + d);
-        score[g][t] = dot;
-      }
-    }
-    for (int g = 0; g < group; g++) {
-      for (int t = n; t < TILE; t++) score[g][t] = -INFINITY;
-      float high = peak[g];
-      for (int t = 0; t < TILE; t++) high = std::max(high, score[g][t]);
-      if (high > peak[g]) {
-        const float shrink = std::exp(peak[g] - high);
-        total[g] *= shrink;
-        for (int d = 0; d < dim; d++) sum[g][d] *= shrink;
-        peak[g] = high;
-      }
-      float more = 0;
-      for (int t = 0; t < TILE; t++) {
-        const float weight = t < n ? exp_of(score[g][t] - high) : 0.0f;
-        score[g][t] = weight;
-        more += weight;
-      }
-      total[g] += more;
-    }
-    for (int t = 0; t < n; t++) {
-      const T* __restrict value = v + t * a.token_stride;
-      for (int g = 0; g < group; g++) {
-        const float weight = score[g][t];
-        for (int d = 0; d < dim; d++) sum[g][d] += weight * load(value + d);
-      }
-    }
-    at += n;
-  }
-  for (int g = 0; g < group; g++) {
-    float* mine = part + g * (dim + 2);
-    mine[0] = peak[g];
-    mine[1] = total[g];
-    std::memcpy(mine + 2, sum[g], dim * sizeof(float));
+  for (int g = 0; g < GROUP; g++) {
+    float* mine = part + g * (HEAD_DIM + 2);
+    mine[0] = run[g].peak;
+    mine[1] = run[g].total;
+    std::memcpy(mine + 2, sum[g], HEAD_DIM * sizeof(float));
   }
 }
+
+#else
+
+// Any sizes: the same, in plain loops.
+void item(const Args& a, int64_t row, int64_t head, int64_t from, int64_t to, float* part) {
+  const int64_t dim = a.head_dim, group = a.group;
+  const int32_t* table = a.table + a.row_seq[row] * a.table_stride;
+  const Side keys{static_cast<const T*>(a.k) + head * a.head_stride, table, a};
+  const Side values{static_cast<const T*>(a.v) + head * a.head_stride, table, a};
+  std::vector<float> query(group * dim), sum(group * dim, 0.0f), score(group * TILE);
+  std::vector<Running> run(group);
+  const T* q = static_cast<const T*>(a.q) + (row * a.kv_heads + head) * group * dim;
+  for (int64_t i = 0; i < group * dim; i++) query[i] = load(q + i) * a.scale;
+  Rows next_key(keys, from), next_value(values, from);
+  for (int64_t at = from; at < to; at += TILE) {
+    const int n = static_cast<int>(std::min<int64_t>(TILE, to - at));
+    for (int t = 0; t < n; t++) {
+      const T* key = next_key.next();
+      for (int64_t g = 0; g < group; g++) {
+        float dot = 0;
+        for (int64_t d = 0; d < dim; d++) dot += query[g * dim + d] * load(key + d);
+        score[g * TILE + t] = dot;
+      }
+    }
+    for (int64_t g = 0; g < group; g++) {
+      const float shrink = weigh(score.data() + g * TILE, n, run[g]);
+      for (int64_t d = 0; d < dim; d++) sum[g * dim + d] *= shrink;
+    }
+    for (int t = 0; t < n; t++) {
+      const T* value = next_value.next();
+      for (int64_t g = 0; g < group; g++) {
+        const float weight = score[g * TILE + t];
+        for (int64_t d = 0; d < dim; d++) sum[g * dim + d] += weight * load(value + d);
+      }
+    }
+  }
+  for (int64_t g = 0; g < group; g++) {
+    float* mine = part + g * (dim + 2);
+    mine[0] = run[g].peak;
+    mine[1] = run[g].total;
+    std::memcpy(mine + 2, sum.data() + g * dim, dim * sizeof(float));
+  }
+}
+
+#endif
 
 // Merges the parts of one query token and one KV head.
 void merge(const Args& a, int64_t row, int64_t head, const float* parts, int64_t num_parts) {
@@ -223,8 +347,7 @@ extern "C" int kvlib_paged_attention(const void* q, const void* k, const void* v
   const Args a{q,        k,        v,        out,      lse,      table,    row_seq, row_first, row_end,
                sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], sizes[7],
                sizes[8], scale};
-  const bool fits = HEAD_DIM ? a.head_dim == HEAD_DIM : a.head_dim <= 512;
-  if (!fits || !(GROUP ? a.group == GROUP : a.group <= 64)) return 1;
+  if (HEAD_DIM && (a.head_dim != HEAD_DIM || a.group != GROUP)) return 1;
   run(a, sizes[9], threads);
   return 0;
 }
