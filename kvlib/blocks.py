@@ -27,7 +27,8 @@ class BlockPool:
 
     Args:
         num_blocks: usable blocks, with ids from 0.
-        on_evict: told the id of each block whose content is lost: it is handed out or unmarked.
+        on_evict: told the id of each block whose content is lost: it is handed out or unmarked. It
+            must neither raise nor call the pool.
 
     Raises:
         TypeError, ValueError: the number is not a whole number of at least 1.
@@ -188,5 +189,6 @@ class BlockPool:
         assert not any(self._marked[block_id] for block_id in self._empty), "content left behind"
 
     def _require(self, block_id: int) -> None:
-        if not isinstance(block_id, int) or not 0 <= block_id < self.num_blocks:
+        whole = isinstance(block_id, int) and not isinstance(block_id, bool)
+        if not (whole and 0 <= block_id < self.num_blocks):
             raise ValueError(f"blocks are 0 to {self.num_blocks - 1}, asked for {block_id!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kvlib.block_table import BlockTable, Extension, num_blocks_for
@@ -24,10 +25,11 @@ class PagedLedger:
         block_size: tokens per block.
         window: if given, a query sees this many tokens, itself included, and `commit` gives back
             the blocks that lie wholly before the last `window` tokens.
-        pool: the pool to take blocks from, in place of one of its own.
+        pool: a pool of `num_blocks` blocks to share with others, in place of one of its own.
 
     Raises:
-        TypeError, ValueError: a size is not a whole number of at least 1.
+        TypeError, ValueError: a size is not a whole number of at least 1, or the pool has another
+            number of blocks.
 
     Example:
         >>> ledger = PagedLedger(num_blocks=4, block_size=2)
@@ -50,7 +52,10 @@ class PagedLedger:
         whole_number("block_size", block_size)
         if window is not None:
             whole_number("window", window)
+        if pool is not None and pool.num_blocks != num_blocks:
+            raise ValueError(f"the pool has {pool.num_blocks} blocks, num_blocks is {num_blocks!r}")
         self.pool = BlockPool(num_blocks) if pool is None else pool
+        self._alone = pool is None
         self.block_size = block_size
         self.window = window
         self._tables: dict[SeqId, BlockTable] = {}
@@ -65,8 +70,8 @@ class PagedLedger:
 
     @property
     def used_tokens(self) -> int:
-        """Tokens stored, each counted for every sequence that has it."""
-        return sum(self._lengths.values())
+        """Tokens stored, each counted for every sequence that has it; none behind a window."""
+        return sum(n - self._tables[seq_id].first_position for seq_id, n in self._lengths.items())
 
     @property
     def reserved_tokens(self) -> int:
@@ -137,7 +142,8 @@ class PagedLedger:
         Raises:
             KeyError: a sequence is not live.
             ValueError: a sequence is in an open plan already.
-            SequenceTooLong: a sequence would not fit if it had the whole pool.
+            SequenceTooLong: a sequence would not fit if it had the whole pool; with a window the
+                same tokens may fit in several steps.
             OutOfBlocks: too few blocks are free. In each case nothing changes for any sequence.
         """
         counts = {seq_id: len(tokens) for seq_id, tokens in new.items()}
@@ -265,17 +271,20 @@ class PagedLedger:
     def check(self) -> None:
         """Proves that every reference belongs to a table, and that tables are as long as needed.
 
+        In a pool that was passed in, others may hold further references.
+
         Raises:
             AssertionError: an invariant is broken, with its name.
         """
         self.pool.check()
-        held = [
-            b for t in self._tables.values() for b in t.block_ids if b != self.pool.null_block_id
-        ]
-        held += [e.replaced for e in self._extensions.values() if e.replaced is not None]
+        held = Counter(block_id for table in self._tables.values() for block_id in table.block_ids)
+        held.update(e.replaced for e in self._extensions.values() if e.replaced is not None)
         for block_id in range(self.pool.num_blocks):
-            refs = self.pool.ref_count(block_id)
-            assert refs == held.count(block_id), f"block {block_id}: {refs} references"
+            others = self.pool.ref_count(block_id) - held[block_id]
+            assert others == 0 or (others > 0 and not self._alone), (
+                f"block {block_id}: {self.pool.ref_count(block_id)} references,"
+                f" in {held[block_id]} tables"
+            )
         assert self._open.seq_ids == self._extensions.keys(), "an extension without an open plan"
         for seq_id, table in self._tables.items():
             blocks = num_blocks_for(table.num_tokens, self.block_size)
@@ -336,11 +345,14 @@ class PagedLedger:
     def _refuse_impossible(self, counts: Mapping[SeqId, int]) -> None:
         for seq_id, num_tokens in counts.items():
             self._open.refuse(seq_id)
-            end = self.length(seq_id) + num_tokens
-            if end > self.max_seq_len:
+            begin = self.length(seq_id)
+            kept_from = self._tables[seq_id].first_position
+            end, most = begin + num_tokens, self.pool.num_blocks * self.block_size
+            if end - kept_from > most:
+                rule = "the whole pool" if self.window is None else "the whole pool: in pieces"
                 raise SequenceTooLong(
-                    f"sequence {seq_id!r} asked for {num_tokens} more tokens after"
-                    f" {self._lengths[seq_id]}: {end} > {self.max_seq_len}, the whole pool"
+                    f"sequence {seq_id!r} asked for {num_tokens} more tokens after {begin}:"
+                    f" {end - kept_from} > {most}, {rule}"
                 )
 
     def _refuse_known(self, seq_id: SeqId) -> None:

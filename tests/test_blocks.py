@@ -37,7 +37,7 @@ def test_a_second_free_is_refused_and_takes_nothing(again):
     pool.check()
 
 
-@pytest.mark.parametrize("block_id", [-1, 4, 1.0, None])
+@pytest.mark.parametrize("block_id", [-1, 4, 1.0, True, None])
 def test_a_block_that_is_not_there_is_refused(block_id):
     pool = BlockPool(4)
     for call in (

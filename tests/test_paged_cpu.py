@@ -152,11 +152,12 @@ def test_sizes_beyond_the_general_loops_are_refused():
 def fresh(tmp_path, monkeypatch):
     """An empty cache folder, and nothing loaded or said yet."""
     monkeypatch.setenv("KVLIB_CACHE", str(tmp_path))
-    build.library.cache_clear()
-    ways._say_once.cache_clear()
+    kept = (build.library, paged_cpu._call, ways._say_once)
+    for each in kept:
+        each.cache_clear()
     yield tmp_path
-    build.library.cache_clear()
-    ways._say_once.cache_clear()
+    for each in kept:
+        each.cache_clear()
 
 
 def test_what_was_compiled_is_kept_under_a_name_that_says_what_it_is(fresh, monkeypatch):

@@ -132,6 +132,67 @@ def test_a_window_keeps_its_blocks_and_gives_the_others_back():
     assert ledger.num_free == 4
 
 
+def test_what_a_window_gave_back_is_not_used_any_more():
+    ledger = PagedLedger(num_blocks=4, block_size=2, window=3)
+    ledger.add("a")
+    for _ in range(8):
+        ledger.commit(ledger.plan({"a": [0]}))
+    assert ledger.length("a") == 8
+    assert (ledger.used_tokens, ledger.reserved_tokens) == (4, 4)
+
+
+def test_behind_a_window_the_newest_token_can_always_be_taken_back():
+    """It would fail if `commit` kept only what the next token sees: one token fewer."""
+    ledger = PagedLedger(num_blocks=4, block_size=2, window=3)
+    ledger.add("a")
+    for length in range(1, 12):
+        ledger.commit(ledger.plan({"a": [0]}))
+        ledger.truncate("a", length - 1)
+        ledger.commit(ledger.plan({"a": [0]}))
+
+
+def test_the_last_of_three_sharers_spares_what_any_of_them_would_find_again():
+    """In place it would overwrite the third token of "a", which `abort` must bring back."""
+    ledger = PagedLedger(num_blocks=6, block_size=4)
+    ledger.add("a")
+    ledger.commit(ledger.plan({"a": [0] * 3}))
+    for child in "bc":
+        ledger.fork("a", child)
+        ledger.truncate(child, 2)
+    step = ledger.plan({s: [9] for s in "abc"})
+    assert [copy.num_tokens for copy in step.copies] == [3, 2, 2]
+    ledger.abort(step)
+    ledger.check()
+
+
+def test_a_pool_is_shared_with_others_and_has_the_size_that_was_asked_for():
+    one = PagedLedger(4, 2)
+    two = PagedLedger(4, 2, pool=one.pool)
+    two.add("a")
+    two.commit(two.plan({"a": [1, 2, 3]}))
+    one.pool.allocate(1)
+    two.check()
+    assert two.num_free == one.num_free == 1
+    with pytest.raises(AssertionError, match="block 0: 1 references, in 0 tables"):
+        one.check()
+    with pytest.raises(ValueError, match="the pool has 4 blocks, num_blocks is 5"):
+        PagedLedger(5, 2, pool=one.pool)
+
+
+def test_a_chunk_larger_than_the_pool_never_fits_but_its_pieces_may():
+    """A refusal that says "later" would make a scheduler wait for ever."""
+    ledger = PagedLedger(num_blocks=4, block_size=4, window=4)
+    ledger.add("a")
+    with pytest.raises(
+        SequenceTooLong, match="40 more tokens after 0: 40 > 16, the whole pool: in"
+    ):
+        ledger.plan({"a": [0] * 40})
+    for _ in range(5):
+        ledger.commit(ledger.plan({"a": [0] * 8}))
+    assert ledger.length("a") == 40
+    ledger.check()
+
+
 @pytest.mark.parametrize("options", [{"block_size": 0}, {"num_blocks": 0}, {"window": 0}])
 def test_sizes_are_positive(options):
     with pytest.raises(ValueError, match="must be at least 1"):

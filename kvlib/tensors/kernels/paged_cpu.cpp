@@ -1,8 +1,8 @@
 // Attention of single query tokens over blocks, read where they lie. See paged_cpu.py.
 //
-// A work item is one query token, one KV head and one run of positions. It goes through the keys once,
-// in tiles of 16 tokens: scores, a running maximum, weights, weighted values. Items of one query are
-// merged by their log-sum-exp. The queries of a KV head share every key that is read (G at a time).
+// A work item is one query token, a few neighbouring KV heads and one run of positions. It goes through
+// the keys once, in tiles of 16 tokens: scores, a running maximum, weights, weighted values. Items of
+// one query are merged by their log-sum-exp. The queries of a KV head share every key that is read.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -26,6 +26,7 @@ namespace {
 using T = TYPE;
 
 constexpr int TILE = 16;
+constexpr int MAX_HEADS = 8;  // heads that one item takes at most
 constexpr int64_t AHEAD = 2 * TILE;  // how many tokens before their use rows are asked for
 constexpr float LOG2E = 1.44269504f;
 
@@ -55,85 +56,39 @@ inline void store(uint16_t* p, float value) {  // round to nearest, ties to even
   *p = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// exp(x) for x <= 0, to about 1e-7: 2^n times a polynomial. A call of std::exp would not vectorise.
-inline float exp_of(float x) {
-  const float y = std::max(x, -87.0f) * LOG2E;
-  const int32_t n = static_cast<int32_t>(y - 0.5f);
-  const float f = y - static_cast<float>(n);
-  float p = f * 1.535336188e-4f + 1.339887440e-3f;
-  p = p * f + 9.618437357e-3f;
-  p = p * f + 5.550332471e-2f;
-  p = p * f + 2.402264791e-1f;
-  p = p * f + 6.931472028e-1f;
-  p = p * f + 1.0f;
-  int32_t bits;
-  std::memcpy(&bits, &p, 4);
-  bits += n << 23;
-  std::memcpy(&p, &bits, 4);
-  return p;
-}
-
 inline void prefetch_row(const T* p, int64_t head_dim) {
   for (int64_t byte = 0; byte < head_dim * static_cast<int64_t>(sizeof(T)); byte += 64)
     __builtin_prefetch(reinterpret_cast<const char*>(p) + byte);
 }
 
-// Where the keys or values of a position lie, for one sequence and one KV head.
-struct Side {
-  const T* base;
-  const int32_t* table;
-  const Args& a;
-  inline const T* at(int64_t position) const {
-    const int64_t block = table[position / a.block_size];
-    return base + block * a.block_stride + (position % a.block_size) * a.token_stride;
-  }
-};
-
-// Walks through positions one by one: the address of each one's row, without a division for each.
-class Rows {
+// Walks through positions one by one: where each one's row lies, without a division for each.
+class Walk {
  public:
-  Rows(const Side& side, int64_t position) : side_(side), position_(position) { look_up(); }
-  inline const T* next() {
-    if (left_ == 0) look_up();
-    const T* row = row_;
-    row_ += side_.a.token_stride;
-    position_++;
+  Walk(const Args& a, int64_t row, int64_t position)
+      : a_(a), table_(a.table + a.row_seq[row] * a.table_stride) {
+    block_ = position / a.block_size;
+    left_ = a.block_size - position % a.block_size;
+    offset_ = start() + (a.block_size - left_) * a.token_stride;
+  }
+  // Head 0's row of the present position, as an offset into keys and values; goes to the next.
+  inline int64_t next() {
+    if (left_ == 0) {
+      block_++;
+      left_ = a_.block_size;
+      offset_ = start();
+    }
+    const int64_t here = offset_;
+    offset_ += a_.token_stride;
     left_--;
-    return row;
+    return here;
   }
 
  private:
-  void look_up() {
-    row_ = side_.at(position_);
-    left_ = side_.a.block_size - position_ % side_.a.block_size;
-  }
-  const Side& side_;
-  int64_t position_, left_ = 0;
-  const T* row_ = nullptr;
+  int64_t start() const { return table_[block_] * a_.block_stride; }
+  const Args& a_;
+  const int32_t* table_;
+  int64_t block_, left_, offset_;
 };
-
-// What one query keeps while its keys go by: the running maximum, sum of weights, weighted values.
-struct Running {
-  float peak = -INFINITY, total = 0;
-};
-
-// Turns the tile's scores into weights; returns the factor by which earlier sums shrink.
-inline float weigh(float* score, int n, Running& run) {
-  float high = run.peak;
-  for (int t = 0; t < TILE; t++) {
-    score[t] = t < n ? score[t] : -INFINITY;
-    high = std::max(high, score[t]);
-  }
-  const float shrink = high > run.peak ? std::exp(run.peak - high) : 1.0f;
-  float more = 0;
-  for (int t = 0; t < TILE; t++) {
-    score[t] = t < n ? exp_of(score[t] - high) : 0.0f;
-    more += score[t];
-  }
-  run.peak = high;
-  run.total = run.total * shrink + more;
-  return shrink;
-}
 
 #if HEAD_DIM
 
@@ -146,8 +101,12 @@ constexpr int WIDE = 8;
 constexpr int WIDE = 4;
 #endif
 typedef float Vector __attribute__((vector_size(WIDE * 4)));
+typedef int32_t Ints __attribute__((vector_size(WIDE * 4)));
 typedef float Loose __attribute__((vector_size(WIDE * 4), aligned(4), may_alias));
 constexpr int STEPS = HEAD_DIM / WIDE;
+// How much is kept in registers at once; a group and its tokens share about half of them.
+constexpr int TOKENS = GROUP <= 1 ? 8 : GROUP <= 4 ? 4 : 2;
+constexpr int STRETCH = STEPS % 4 == 0 && GROUP <= 4 ? 4 : STEPS % 2 == 0 ? 2 : 1;
 static_assert(HEAD_DIM % WIDE == 0, "a fast head_dim is a multiple of the vector width");
 
 inline Vector load_wide(const float* p) { return *reinterpret_cast<const Loose*>(p); }
@@ -180,119 +139,206 @@ inline Vector sums_of(Vector* v) {
   }
 }
 
-void item(const Args& a, int64_t row, int64_t head, int64_t from, int64_t to, float* part) {
-  const int32_t* table = a.table + a.row_seq[row] * a.table_stride;
-  const Side keys{static_cast<const T*>(a.k) + head * a.head_stride, table, a};
-  const Side values{static_cast<const T*>(a.v) + head * a.head_stride, table, a};
-  Vector query[GROUP][STEPS], sum[GROUP][STEPS] = {};
-  alignas(64) float score[GROUP][TILE];
+// exp(x) for x <= 0, to about 1e-7: 2^n times a polynomial.
+inline Vector exp_of(Vector x) {
+  x = x > -87.0f ? x : Vector{} - 87.0f;
+  const Vector y = x * LOG2E;
+  const Ints n = __builtin_convertvector(y - 0.5f, Ints);
+  const Vector f = y - __builtin_convertvector(n, Vector);
+  Vector p = f * 1.535336188e-4f + 1.339887440e-3f;
+  p = p * f + 9.618437357e-3f;
+  p = p * f + 5.550332471e-2f;
+  p = p * f + 2.402264791e-1f;
+  p = p * f + 6.931472028e-1f;
+  p = p * f + 1.0f;
+  return (Vector)((Ints)p + (n << 23));
+}
+
+// What one query keeps while its keys go by: the running maximum, and the sum of weights by lane.
+struct Running {
+  float peak = -INFINITY;
+  Vector total = {};
+};
+
+// Turns the tile's scores into weights; returns the factor by which earlier sums shrink.
+inline float weigh(Vector* score, int n, Running& run) {
+  if (n < TILE) {
+    alignas(64) float each[TILE];
+    std::memcpy(each, score, sizeof(each));
+    for (int t = n; t < TILE; t++) each[t] = -INFINITY;
+    std::memcpy(score, each, sizeof(each));
+  }
+  Vector most = score[0];
+  for (int i = 1; i < TILE / WIDE; i++) most = most > score[i] ? most : score[i];
+  float high = run.peak;
+  for (int lane = 0; lane < WIDE; lane++) high = std::max(high, most[lane]);
+  float shrink = 1;
+  if (high > run.peak) {
+    shrink = std::exp(run.peak - high);
+    run.peak = high;
+    run.total *= shrink;
+  }
+  for (int i = 0; i < TILE / WIDE; i++) {
+    // A score of minus infinity would leave exp(-87) behind, which is not nothing.
+    const Vector weight = exp_of(score[i] - high);
+    score[i] = score[i] > -INFINITY ? weight : Vector{};
+    run.total += score[i];
+  }
+  return shrink;
+}
+
+// One KV head of one query token: its queries, and what they have gathered so far.
+struct Head {
+  Vector query[GROUP][STEPS], sum[GROUP][STEPS];
   Running run[GROUP];
-  const T* q = static_cast<const T*>(a.q) + (row * a.kv_heads + head) * GROUP * HEAD_DIM;
-  for (int g = 0; g < GROUP; g++)
-    for (int i = 0; i < STEPS; i++) query[g][i] = load_wide(q + g * HEAD_DIM + i * WIDE) * a.scale;
-  Rows next_key(keys, from), next_value(values, from);
-  Rows ahead_key(keys, std::min(from + AHEAD, to - 1)), ahead_value(values, std::min(from + AHEAD, to - 1));
-  int64_t ahead = std::max<int64_t>(0, to - from - AHEAD);
-  for (int64_t at = from; at < to; at += TILE) {
-    const int n = static_cast<int>(std::min<int64_t>(TILE, to - at));
-    const T *key[TILE], *value[TILE];
-    for (int t = 0; t < TILE; t++) {
-      key[t] = t < n ? next_key.next() : key[0];
-      value[t] = t < n ? next_value.next() : value[0];
-      if (ahead > 0) {
-        prefetch_row(ahead_key.next(), HEAD_DIM);
-        prefetch_row(ahead_value.next(), HEAD_DIM);
-        ahead--;
+
+  void begin(const Args& a, int64_t row, int64_t head) {
+    const T* q = static_cast<const T*>(a.q) + (row * a.kv_heads + head) * GROUP * HEAD_DIM;
+    for (int g = 0; g < GROUP; g++) {
+      run[g] = Running();
+      for (int i = 0; i < STEPS; i++) {
+        query[g][i] = load_wide(q + g * HEAD_DIM + i * WIDE) * a.scale;
+        sum[g][i] = Vector{};
       }
+    }
+  }
+
+  // Takes in the n tokens whose rows lie at `where`; the other entries repeat one of them.
+  void tile(const T* keys, const T* values, const int64_t* where, int n) {
+    // Scores: a few tokens at a time, so that each load of a query serves all of them.
+    Vector dot[GROUP][TILE];
+    for (int first = 0; first < TILE; first += TOKENS) {
+      Vector x[GROUP][TOKENS] = {};
+      for (int i = 0; i < STEPS; i++) {
+        Vector k[TOKENS];
+        for (int t = 0; t < TOKENS; t++) k[t] = load_wide(keys + where[first + t] + i * WIDE);
+        for (int g = 0; g < GROUP; g++)
+          for (int t = 0; t < TOKENS; t++) x[g][t] += query[g][i] * k[t];
+      }
+      for (int g = 0; g < GROUP; g++)
+        for (int t = 0; t < TOKENS; t++) dot[g][first + t] = x[g][t];
     }
     float shrink[GROUP];
+    alignas(64) float weight[GROUP][TILE];
     for (int g = 0; g < GROUP; g++) {
-      for (int block = 0; block < TILE; block += WIDE) {
-        Vector dot[WIDE];
-        for (int t = 0; t < WIDE; t++) {
-          Vector x = query[g][0] * load_wide(key[block + t]);
-          for (int i = 1; i < STEPS; i++) x += query[g][i] * load_wide(key[block + t] + i * WIDE);
-          dot[t] = x;
-        }
-        const Vector scores = sums_of<WIDE / 2>(dot);
-        std::memcpy(score[g] + block, &scores, sizeof(scores));
-      }
-      shrink[g] = weigh(score[g], n, run[g]);
+      Vector score[TILE / WIDE];
+      for (int i = 0; i < TILE / WIDE; i++) score[i] = sums_of<WIDE / 2>(dot[g] + i * WIDE);
+      shrink[g] = weigh(score, n, run[g]);
+      std::memcpy(weight[g], score, sizeof(score));
     }
-    for (int i = 0; i < STEPS; i++) {
-      Vector x[GROUP];
-      for (int g = 0; g < GROUP; g++) x[g] = sum[g][i] * shrink[g];
+    // Weighted values: a stretch of the head at a time stays in registers for the whole tile.
+    for (int i = 0; i < STEPS; i += STRETCH) {
+      Vector x[GROUP][STRETCH];
+      for (int g = 0; g < GROUP; g++)
+        for (int j = 0; j < STRETCH; j++) x[g][j] = sum[g][i + j] * shrink[g];
       for (int t = 0; t < n; t++) {
-        const Vector v = load_wide(value[t] + i * WIDE);
-        for (int g = 0; g < GROUP; g++) x[g] += score[g][t] * v;
+        Vector v[STRETCH];
+        for (int j = 0; j < STRETCH; j++) v[j] = load_wide(values + where[t] + (i + j) * WIDE);
+        for (int g = 0; g < GROUP; g++)
+          for (int j = 0; j < STRETCH; j++) x[g][j] += weight[g][t] * v[j];
       }
-      for (int g = 0; g < GROUP; g++) sum[g][i] = x[g];
+      for (int g = 0; g < GROUP; g++)
+        for (int j = 0; j < STRETCH; j++) sum[g][i + j] = x[g][j];
     }
   }
-  for (int g = 0; g < GROUP; g++) {
-    float* mine = part + g * (HEAD_DIM + 2);
-    mine[0] = run[g].peak;
-    mine[1] = run[g].total;
-    std::memcpy(mine + 2, sum[g], HEAD_DIM * sizeof(float));
+
+  void end(float* part) const {
+    for (int g = 0; g < GROUP; g++) {
+      float* mine = part + g * (HEAD_DIM + 2);
+      mine[0] = run[g].peak;
+      mine[1] = 0;
+      for (int lane = 0; lane < WIDE; lane++) mine[1] += run[g].total[lane];
+      std::memcpy(mine + 2, sum[g], HEAD_DIM * sizeof(float));
+    }
   }
+};
+
+void item(const Args& a, int64_t row, int64_t head, int64_t heads, int64_t from, int64_t to,
+          float* part) {
+  const T* keys = static_cast<const T*>(a.k) + head * a.head_stride;
+  const T* values = static_cast<const T*>(a.v) + head * a.head_stride;
+  Head mine[MAX_HEADS];
+  for (int64_t h = 0; h < heads; h++) mine[h].begin(a, row, head + h);
+  Walk walk(a, row, from), ahead(a, row, std::min(from + AHEAD, to - 1));
+  int64_t left_ahead = std::max<int64_t>(0, to - from - AHEAD);
+  for (int64_t at = from; at < to; at += TILE) {
+    const int n = static_cast<int>(std::min<int64_t>(TILE, to - at));
+    const int soon_n = static_cast<int>(std::min<int64_t>(TILE, left_ahead));
+    int64_t where[TILE], soon[TILE];
+    for (int t = 0; t < n; t++) where[t] = walk.next();
+    for (int t = n; t < TILE; t++) where[t] = where[0];
+    for (int t = 0; t < soon_n; t++) soon[t] = ahead.next();
+    left_ahead -= soon_n;
+    for (int64_t h = 0; h < heads; h++) {
+      const int64_t skip = h * a.head_stride;
+      for (int t = 0; t < soon_n; t++) {
+        prefetch_row(keys + skip + soon[t], HEAD_DIM);
+        prefetch_row(values + skip + soon[t], HEAD_DIM);
+      }
+      mine[h].tile(keys + skip, values + skip, where, n);
+    }
+  }
+  for (int64_t h = 0; h < heads; h++) mine[h].end(part + h * GROUP * (HEAD_DIM + 2));
 }
 
 #else
 
-// Any sizes: the same, in plain loops.
-void item(const Args& a, int64_t row, int64_t head, int64_t from, int64_t to, float* part) {
+// Any sizes: the same, in plain loops, and one head at a time.
+void item(const Args& a, int64_t row, int64_t head, int64_t, int64_t from, int64_t to, float* part) {
   const int64_t dim = a.head_dim, group = a.group;
-  const int32_t* table = a.table + a.row_seq[row] * a.table_stride;
-  const Side keys{static_cast<const T*>(a.k) + head * a.head_stride, table, a};
-  const Side values{static_cast<const T*>(a.v) + head * a.head_stride, table, a};
-  std::vector<float> query(group * dim), sum(group * dim, 0.0f), score(group * TILE);
-  std::vector<Running> run(group);
+  const T* keys = static_cast<const T*>(a.k) + head * a.head_stride;
+  const T* values = static_cast<const T*>(a.v) + head * a.head_stride;
+  std::vector<float> query(group * dim), weight(group * TILE), peak(group, -INFINITY);
+  std::vector<float> sum(group * dim, 0.0f), total(group, 0.0f);
   const T* q = static_cast<const T*>(a.q) + (row * a.kv_heads + head) * group * dim;
   for (int64_t i = 0; i < group * dim; i++) query[i] = load(q + i) * a.scale;
-  Rows next_key(keys, from), next_value(values, from);
+  Walk walk(a, row, from);
   for (int64_t at = from; at < to; at += TILE) {
     const int n = static_cast<int>(std::min<int64_t>(TILE, to - at));
+    int64_t where[TILE];
     for (int t = 0; t < n; t++) {
-      const T* key = next_key.next();
+      where[t] = walk.next();
       for (int64_t g = 0; g < group; g++) {
         float dot = 0;
-        for (int64_t d = 0; d < dim; d++) dot += query[g * dim + d] * load(key + d);
-        score[g * TILE + t] = dot;
+        for (int64_t d = 0; d < dim; d++) dot += query[g * dim + d] * load(keys + where[t] + d);
+        weight[g * TILE + t] = dot;
       }
     }
     for (int64_t g = 0; g < group; g++) {
-      const float shrink = weigh(score.data() + g * TILE, n, run[g]);
+      float* mine = weight.data() + g * TILE;
+      const float high = std::max(peak[g], *std::max_element(mine, mine + n));
+      const float shrink = std::exp(peak[g] - high);
+      peak[g] = high;
+      total[g] *= shrink;
+      for (int t = 0; t < n; t++) total[g] += mine[t] = std::exp(mine[t] - high);
       for (int64_t d = 0; d < dim; d++) sum[g * dim + d] *= shrink;
     }
-    for (int t = 0; t < n; t++) {
-      const T* value = next_value.next();
-      for (int64_t g = 0; g < group; g++) {
-        const float weight = score[g * TILE + t];
-        for (int64_t d = 0; d < dim; d++) sum[g * dim + d] += weight * load(value + d);
-      }
-    }
+    for (int t = 0; t < n; t++)
+      for (int64_t g = 0; g < group; g++)
+        for (int64_t d = 0; d < dim; d++)
+          sum[g * dim + d] += weight[g * TILE + t] * load(values + where[t] + d);
   }
   for (int64_t g = 0; g < group; g++) {
     float* mine = part + g * (dim + 2);
-    mine[0] = run[g].peak;
-    mine[1] = run[g].total;
+    mine[0] = peak[g];
+    mine[1] = total[g];
     std::memcpy(mine + 2, sum.data() + g * dim, dim * sizeof(float));
   }
 }
 
 #endif
 
-// Merges the parts of one query token and one KV head.
-void merge(const Args& a, int64_t row, int64_t head, const float* parts, int64_t num_parts) {
-  const int64_t dim = a.head_dim, step = a.group * (dim + 2);
-  std::vector<float> whole(dim);
+// Merges the parts of one query token and one KV head, which lie `step` numbers apart.
+void merge(const Args& a, int64_t row, int64_t head, const float* parts, int64_t num_parts,
+           int64_t step) {
+  const int64_t dim = a.head_dim;
   for (int64_t g = 0; g < a.group; g++) {
     const float* first = parts + g * (dim + 2);
     const int64_t query = (row * a.kv_heads + head) * a.group + g;
     T* out = static_cast<T*>(a.out) + query * dim;
     float peak = -INFINITY, total = 0;
     for (int64_t p = 0; p < num_parts; p++) peak = std::max(peak, first[p * step]);
-    std::fill(whole.begin(), whole.end(), 0.0f);
+    std::vector<float> whole(dim, 0.0f);
     for (int64_t p = 0; p < num_parts; p++) {
       const float* part = first + p * step;
       if (part[0] == -INFINITY) continue;
@@ -307,34 +353,45 @@ void merge(const Args& a, int64_t row, int64_t head, const float* parts, int64_t
 }
 
 struct Item {
-  int64_t row, head, from, to, part;
+  int64_t row, head, heads, from, to, part;
 };
+
+// How many heads an item takes: as many as make one run of memory of about 16 KiB in each block.
+int64_t heads_together(const Args& a) {
+  const int64_t head_bytes = a.block_size * a.token_stride * static_cast<int64_t>(sizeof(T));
+  if (!HEAD_DIM || a.head_stride != a.block_size * a.token_stride) return 1;
+  return std::clamp<int64_t>((1 << 14) / head_bytes, 1, std::min<int64_t>(a.kv_heads, MAX_HEADS));
+}
 
 void run(const Args& a, int64_t split_tokens, int threads) {
   std::vector<Item> items;
-  std::vector<int64_t> first(a.rows * a.kv_heads + 1);
-  for (int64_t row = 0; row < a.rows; row++)
-    for (int64_t head = 0; head < a.kv_heads; head++) {
-      first[row * a.kv_heads + head] = static_cast<int64_t>(items.size());
-      for (int64_t at = a.row_first[row]; at < a.row_end[row];) {
-        // Runs end at multiples of the tile, so that no block of 16 is read in two.
-        const int64_t cut = (at + split_tokens) / TILE * TILE;
-        const int64_t to = std::min<int64_t>(std::max(cut, at + 1), a.row_end[row]);
-        items.push_back({row, head, at, to, static_cast<int64_t>(items.size())});
-        at = to;
-      }
+  std::vector<int64_t> first_part(a.rows + 1);
+  const int64_t together = heads_together(a);
+  int64_t parts = 0;
+  for (int64_t row = 0; row < a.rows; row++) {
+    first_part[row] = parts;
+    for (int64_t at = a.row_first[row]; at < a.row_end[row]; parts++) {
+      // Runs end at multiples of the tile, so that no block of 16 is read in two.
+      const int64_t cut = (at + split_tokens) / TILE * TILE;
+      const int64_t to = std::min<int64_t>(std::max(cut, at + 1), a.row_end[row]);
+      for (int64_t head = 0; head < a.kv_heads; head += together)
+        items.push_back({row, head, std::min(together, a.kv_heads - head), at, to, parts});
+      at = to;
     }
-  first.back() = static_cast<int64_t>(items.size());
-  const int64_t part_size = a.group * (a.head_dim + 2), num_items = first.back();
-  std::vector<float> parts(num_items * part_size);
+  }
+  first_part[a.rows] = parts;
+  const int64_t size = a.group * (a.head_dim + 2), step = a.kv_heads * size;
+  const int64_t num_items = static_cast<int64_t>(items.size());
+  std::vector<float> found(parts * step);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
   for (int64_t i = 0; i < num_items; i++) {
     const Item& x = items[i];
-    item(a, x.row, x.head, x.from, x.to, parts.data() + x.part * part_size);
+    item(a, x.row, x.head, x.heads, x.from, x.to, found.data() + x.part * step + x.head * size);
   }
-  for (int64_t i = 0; i + 1 < static_cast<int64_t>(first.size()); i++)
-    merge(a, i / a.kv_heads, i % a.kv_heads, parts.data() + first[i] * part_size,
-             first[i + 1] - first[i]);
+  for (int64_t row = 0; row < a.rows; row++)
+    for (int64_t head = 0; head < a.kv_heads; head++)
+      merge(a, row, head, found.data() + first_part[row] * step + head * size,
+            first_part[row + 1] - first_part[row], step);
 }
 
 }  // namespace

@@ -8,6 +8,8 @@ library of their own, in which they are constants; all others share one with gen
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -68,17 +70,32 @@ def attend_rows(
     split = max(LEAST_SPLIT_TOKENS, seen // (ITEMS_PER_THREAD * threads)) if threads > 1 else WHOLE
     strides = (table.stride(0), *keys.stride()[:3])
     sizes = (num_rows, num_kv_heads, group, head_dim, block_size, *strides, split)
-    call = kernel(q.dtype, head_dim, group).kvlib_paged_attention
-    pointers = (q, keys, values, out, lse, table, *rows)
-    refused = call(
-        *(ctypes.c_void_p(each.data_ptr()) for each in pointers),
-        (ctypes.c_int64 * len(sizes))(*sizes),
-        ctypes.c_float(head_dim**-0.5),
-        ctypes.c_int(threads),
+    refused = _call(q.dtype, head_dim, group)(
+        q.data_ptr(),
+        keys.data_ptr(),
+        values.data_ptr(),
+        out.data_ptr(),
+        lse.data_ptr(),
+        table.data_ptr(),
+        *(rows.data_ptr() + 4 * num_rows * i for i in range(3)),
+        _Sizes(*sizes),
+        head_dim**-0.5,
+        threads,
     )
     if refused:
-        raise ValueError(f"the kernel takes head_dim to 512 and 64 queries a KV head, got {sizes}")
+        raise ValueError(f"the kernel was compiled for other sizes than {sizes}")
     return out, lse
+
+
+_Sizes = ctypes.c_int64 * 10
+
+
+@cache
+def _call(dtype: torch.dtype, head_dim: int, group: int) -> Callable[..., int]:
+    """The kernel as a function of addresses, looked up once."""
+    call = kernel(dtype, head_dim, group).kvlib_paged_attention
+    call.argtypes = [*[ctypes.c_void_p] * 9, _Sizes, ctypes.c_float, ctypes.c_int]
+    return call
 
 
 def _check(
@@ -96,7 +113,8 @@ def _check(
         raise ValueError(
             f"the kernel takes head_dim to 512 and 64 queries a KV head, got {q.shape[2]}, {group}"
         )
-    if table.dtype != torch.int32 or rows.dtype != torch.int32 or rows.shape != (3, len(q)):
+    whole = table.dtype == rows.dtype == torch.int32 and rows.is_contiguous()
+    if not whole or tuple(rows.shape) != (3, len(q)):
         raise ValueError(f"table [S, M] and rows [3, {len(q)}] are int32, got {tuple(rows.shape)}")
     if any(each.device.type != "cpu" for each in (q, keys, values, table, rows)):
         raise ValueError("the CPU kernel takes tensors on the CPU")
