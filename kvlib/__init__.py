@@ -12,6 +12,8 @@ from typing import Any
 from kvlib import (
     allocator,
     arena,
+    block_table,
+    blocks,
     buddy,
     catalog,
     conversations,
@@ -22,6 +24,7 @@ from kvlib import (
     ledger,
     measured,
     metrics,
+    paged_ledger,
     plan,
     replay,
     reservation,
@@ -34,9 +37,12 @@ from kvlib import (
     waste,
     workloads,
 )
+from kvlib.block_table import BlockTable
+from kvlib.blocks import BlockPool
 from kvlib.catalog import GPU, ModelShape
 from kvlib.ledger import ContiguousLedger
 from kvlib.metrics import Metrics, WorkCounters
+from kvlib.paged_ledger import PagedLedger
 from kvlib.plan import BlockCopy, OutOfBlocks, SequenceTooLong, StepPlan
 from kvlib.request import Request, Workload
 from kvlib.sizes import KVShape
@@ -49,6 +55,7 @@ _LAZY = {
     "tensors": "kvlib.tensors",
     "AlignedKVCache": "kvlib.tensors.caches",
     "ContiguousKVCache": "kvlib.tensors.caches",
+    "PagedKVCache": "kvlib.tensors.paged",
     "RollingKVCache": "kvlib.tensors.rolling",
     "NoCache": "kvlib.tensors.step",
     "KVStore": "kvlib.tensors.store",
@@ -67,12 +74,15 @@ __all__ = [
     "GPU",
     "Allocation",
     "BlockCopy",
+    "BlockPool",
+    "BlockTable",
     "ContiguousLedger",
     "KVShape",
     "MemorySplit",
     "Metrics",
     "ModelShape",
     "OutOfBlocks",
+    "PagedLedger",
     "Request",
     "SequenceTooLong",
     "StepPlan",
@@ -80,6 +90,8 @@ __all__ = [
     "Workload",
     "allocator",
     "arena",
+    "block_table",
+    "blocks",
     "buddy",
     "catalog",
     "conversations",
@@ -90,6 +102,7 @@ __all__ = [
     "ledger",
     "measured",
     "metrics",
+    "paged_ledger",
     "plan",
     "replay",
     "reservation",

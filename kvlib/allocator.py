@@ -105,6 +105,10 @@ class Allocator(ABC):
         self._refuse_unknown(piece)
         return self._asked[piece.start]
 
+    def grown(self, piece: Piece) -> int:
+        """Returns what a full piece asks for next: twice as much, since it may have to move."""
+        return 2 * piece.size
+
     def allocate(self, size: int) -> Piece:
         """Hands out a piece of at least `size` units.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from kvlib.allocator import Allocator, Piece
+from kvlib.paged_memory import PagedMemory, PagedPiece
 from kvlib.plan import OutOfBlocks
 
 PARTS = ("used", "reservation", "internal_fragmentation", "external_fragmentation", "free")
@@ -50,7 +51,7 @@ class Job:
     since: int
     arrived: int
     made: int = 0
-    piece: Piece | None = None
+    piece: Piece | PagedPiece | None = None
     begun: bool = False
 
     @property
@@ -64,15 +65,15 @@ class Job:
 
 
 class ServingLine:
-    """Runs jobs through one allocator, and counts.
+    """Runs jobs through one memory, and counts.
 
     Args:
-        allocator: an empty one.
+        allocator: an empty one, of contiguous pieces or of blocks.
         most: tokens that no piece may pass.
         patience: steps after which a waiting job is turned away; None: never.
     """
 
-    def __init__(self, allocator: Allocator, most: int, patience: int | None) -> None:
+    def __init__(self, allocator: Allocator | PagedMemory, most: int, patience: int | None) -> None:
         self.outgrown: set[int] = set()
         self.stuck: set[int] = set()
         self.unit_steps = dict.fromkeys(PARTS, 0)
@@ -140,7 +141,7 @@ class ServingLine:
 
     def _grow(self, job: Job) -> None:
         self.outgrown.add(job.order)
-        job.asked = min(2 * job.piece.size, self._most)
+        job.asked = min(self._allocator.grown(job.piece), self._most)
         try:
             piece = self._allocator.resize(job.piece, job.asked)
         except OutOfBlocks:

@@ -45,6 +45,7 @@ class StepPlan:
         block_table: for each sequence its block ids, in logical order, padded to one width.
         block_size: slots per block.
         plan_id: names the plan to its ledger; padding keeps it.
+        copies: blocks to copy before anything is written (copy-on-write).
     """
 
     seq_ids: tuple[SeqId, ...]
@@ -55,6 +56,7 @@ class StepPlan:
     block_table: tuple[tuple[int, ...], ...]
     block_size: int
     plan_id: int
+    copies: tuple[BlockCopy, ...] = ()
 
     @property
     def num_tokens(self) -> int:

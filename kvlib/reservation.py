@@ -25,6 +25,7 @@ __all__ = [
     "ReserveOracle",
     "ReservePercentile",
     "ReservePowerOfTwo",
+    "ReservePrompt",
     "judge",
     "useful_share",
 ]
@@ -91,6 +92,27 @@ class ReserveOracle:
     def reserve(self, request: Request) -> int:
         """Returns prompt and output, at most `max_seq_len`."""
         return _at_most(request.prompt_tokens + request.output_tokens, self.max_seq_len)
+
+
+@dataclass(frozen=True)
+class ReservePrompt:
+    """Reserves what is known on arrival and nothing else: the prompt, and room for one token.
+
+    Every longer output outgrows it, so it suits a memory in which growing is cheap.
+
+    Example:
+        >>> ReservePrompt().reserve(Request(0, None, prompt_tokens=10, output_tokens=25))
+        11
+    """
+
+    max_seq_len: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_max(self.max_seq_len)
+
+    def reserve(self, request: Request) -> int:
+        """Returns the prompt and one token, at most `max_seq_len`."""
+        return _at_most(request.prompt_tokens + 1, self.max_seq_len)
 
 
 class ReservePercentile:

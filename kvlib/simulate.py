@@ -12,6 +12,7 @@ from math import floor
 from kvlib.allocator import Allocator
 from kvlib.fcfs import Job, ServingLine
 from kvlib.judgement import Reservation
+from kvlib.paged_memory import PagedMemory
 from kvlib.request import Request
 from kvlib.sizes import whole_number
 
@@ -64,7 +65,7 @@ class Simulation:
 
 def simulate(
     requests: Iterable[Request],
-    allocator: Allocator,
+    allocator: Allocator | PagedMemory,
     policy: Reservation,
     *,
     step_s: float | None = None,
@@ -74,13 +75,14 @@ def simulate(
 
     A request holds its piece for `output_tokens` steps; at its k-th it holds `prompt + k` tokens.
     Prefill takes no step, nor does what is copied or computed again. One that outgrows its piece
-    asks for twice as much; where there is no room it loses its piece, waits ahead of all that have
-    not begun, and asks for that size again. Free memory counts as external fragmentation where the
-    request next in line could not use it.
+    asks for twice as much, of a `PagedMemory` for one block more; where there is no room it loses
+    its piece, waits ahead of all that have not begun, and asks for that size again. Free memory
+    counts as external fragmentation where the request next in line could not use it; free blocks
+    never do.
 
     Args:
         requests: in order of arrival.
-        allocator: an empty one; it is empty again in the end.
+        allocator: an empty one, of contiguous pieces or of blocks; it is empty again in the end.
         policy: how much is reserved; asked once for each request.
         step_s: seconds of a step. None: all requests wait in line from the start.
         patience_steps: how long a request waits before it is turned away. None: for ever.
@@ -115,12 +117,15 @@ def simulate(
     )
 
 
-def _most(allocator: Allocator, policy: Reservation) -> int:
+def _most(allocator: Allocator | PagedMemory, policy: Reservation) -> int:
     return min(policy.max_seq_len or allocator.largest_request, allocator.largest_request)
 
 
 def _jobs(
-    requests: Iterable[Request], allocator: Allocator, policy: Reservation, step_s: float | None
+    requests: Iterable[Request],
+    allocator: Allocator | PagedMemory,
+    policy: Reservation,
+    step_s: float | None,
 ) -> tuple[list[Job], int]:
     """Returns the requests that can fit, with their sizes and times, and how many cannot."""
     if allocator.pieces:

@@ -14,12 +14,13 @@ from random import Random
 from typing import Literal
 
 from kvlib.conversations import conversations
+from kvlib.lognormal import Spread, lognormal
 from kvlib.request import Request, Workload
 from kvlib.sizes import whole_number
 from kvlib.trace_files import read
 from kvlib.traces import Trace, cache_folder, find, trace, trace_of_file, traces
 
-__all__ = ["Request", "Workload", "conversations", "load", "sample"]
+__all__ = ["Request", "Spread", "Workload", "conversations", "load", "lognormal", "sample"]
 
 
 def sample(

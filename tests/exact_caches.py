@@ -3,6 +3,7 @@
 import torch
 
 from kvlib.tensors.caches import AlignedKVCache, ContiguousKVCache
+from kvlib.tensors.paged import PagedKVCache
 
 SIZES = {"num_seqs": 3, "max_seq_len": 16}
 
@@ -21,6 +22,12 @@ def aligned(shape, device="cpu", **changes):
     return AlignedKVCache(
         shape, **{**SIZES, **changes}, row_alignment_bytes=256, initial_seq_len=3, device=device
     )
+
+
+def paged(shape, device="cpu", num_seqs=3, max_seq_len=16, **changes):
+    """Blocks of three tokens, as many as all rows of the others would take."""
+    num_blocks = num_seqs * -(-max_seq_len // 3)
+    return PagedKVCache(shape, num_blocks, 3, device=device, **changes)
 
 
 EXACT = {made.__name__: made for made in (contiguous, growing, aligned)}

@@ -51,7 +51,7 @@ def imports(path):
 @pytest.mark.parametrize(
     "part, files, most",
     [
-        ("memory half", MEMORY, 2500),
+        ("memory half", MEMORY, 3500),
         ("tensor half", TENSORS, 3000),
         ("show", GLUE, 700),
         ("core", CORE, 1200),

@@ -3,6 +3,7 @@
 import pytest
 
 from kvlib import show
+from kvlib.show.drawings import paged_rows
 from kvlib.show.drawings.cache_rows import admit, row_bytes
 from kvlib.show.real_cache import CacheWidget
 
@@ -32,6 +33,24 @@ def test_alignment_costs_the_bytes_that_are_drawn_and_refuses_nothing_more(align
     assert f"{drawn:,} bytes" in widget.svg
     assert drawn <= real.allocated_bytes < drawn + 2**21
     assert real.refused_tokens == sum(row.wanted - row.held for row in admit(1024, 4))
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 256])
+@pytest.mark.parametrize("num_blocks", [16, 256, 1024])
+def test_the_drawing_of_a_paged_cache_tells_what_the_real_one_did(num_blocks, block_size):
+    rows = paged_rows.admit(num_blocks, block_size)
+    real = show.widget("paged_cache", num_blocks=num_blocks, block_size=block_size).real
+    assert real.admitted == sum(row.admitted for row in rows)
+    assert real.held_tokens == sum(row.held for row in rows)
+    assert real.refused_tokens == sum(row.wanted - row.held for row in rows)
+    assert real.allocated_bytes >= (num_blocks + 1) * block_size * 23_040
+
+
+def test_blocks_admit_more_than_rows_of_the_same_memory():
+    """4,096 slots: four rows of 1,024 admit four requests, 256 blocks of 16 admit five."""
+    in_rows = sum(row.held for row in admit(1024, 4))
+    in_blocks = sum(row.held for row in paged_rows.admit(256, 16))
+    assert in_blocks > in_rows
 
 
 def test_a_moved_slider_allocates_again_and_says_so():

@@ -11,6 +11,7 @@ from kvlib import workloads
 from kvlib.arena import Arena, best_fit
 from kvlib.buddy import BuddyArena
 from kvlib.fcfs import COUNTS, PARTS
+from kvlib.paged_memory import PagedMemory
 from kvlib.plan import OutOfBlocks
 from kvlib.request import Request
 from kvlib.reservation import (
@@ -18,6 +19,7 @@ from kvlib.reservation import (
     ReserveOracle,
     ReservePercentile,
     ReservePowerOfTwo,
+    ReservePrompt,
 )
 from kvlib.simulate import simulate
 from kvlib.slab import SlabPool
@@ -160,7 +162,9 @@ def naive(rows, allocator, policy, step_s, patience):
             c["finished"] += 1
         for i in sorted(i for i in running if held[i] == running[i].size):
             outgrown.add(i)
-            asked[i] = min(2 * running[i].size, most)
+            paged = isinstance(allocator, PagedMemory)
+            step = allocator.block_size if paged else running[i].size
+            asked[i] = min(running[i].size + step, most)
             try:
                 new = allocator.resize(running[i], asked[i])
             except OutOfBlocks:
@@ -221,11 +225,15 @@ ALLOCATORS = [
     lambda: Arena(37, best_fit),
     lambda: BuddyArena(37),
     lambda: SlabPool(37, 12),
+    lambda: PagedMemory(12, 3),
+    lambda: PagedMemory(37, 1),
 ]
 POLICIES = [
     ReserveMaximum(12),
     ReservePowerOfTwo(16),
     ReserveOracle(),
+    ReservePrompt(),
+    ReservePrompt(17),
     ReservePercentile([1], 1),
     ReservePercentile([2], 1, max_seq_len=14),
 ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import Any, NamedTuple
 
-from kvlib.show.drawings import cache_rows
+from kvlib.show.drawings import cache_rows, paged_rows
 from kvlib.show.widgets import DrawingWidget
+
+CACHES = ("contiguous_cache", "aligned_cache", "paged_cache")
 
 
 class RealCache(NamedTuple):
@@ -88,6 +90,26 @@ def build(name: str, values: dict[str, Any]) -> RealCache:
     Raises:
         ImportError: torch is not installed.
     """
+    return (_paged if name == "paged_cache" else _contiguous)(name, values)
+
+
+def _paged(name: str, values: dict[str, Any]) -> RealCache:
+    import torch
+
+    import kvlib
+
+    device = kvlib.device()
+    shape = kvlib.KVShape(cache_rows.LAYERS, cache_rows.KV_HEADS, cache_rows.HEAD_DIM)
+    before = _bytes_now(device)
+    cache = kvlib.PagedKVCache(shape, **values, dtype=torch.float16, device=device, way="gather")
+    allocated = _bytes_now(device) - before or cache.nbytes
+    rows = paged_rows.fill(cache, lambda seq_id, num_tokens: _store(cache, seq_id, num_tokens))
+    refused = sum(row.wanted - row.held for row in rows)
+    admitted = sum(row.admitted for row in rows)
+    return RealCache(str(device), allocated, admitted, cache.ledger.used_tokens, refused)
+
+
+def _contiguous(name: str, values: dict[str, Any]) -> RealCache:
     import torch
 
     import kvlib
@@ -140,5 +162,5 @@ def widget(name: str, **values: Any) -> DrawingWidget:
         ValueError: there is no such drawing, or a value is not one its control lists.
         TypeError: a name is not a control of it.
     """
-    kind = CacheWidget if name in ("contiguous_cache", "aligned_cache") else DrawingWidget
+    kind = CacheWidget if name in CACHES else DrawingWidget
     return kind(name, **values)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kvlib.ledger import ContiguousLedger
+from kvlib.paged_ledger import PagedLedger
 from kvlib.plan import BlockCopy, SeqId
 from kvlib.sizes import KVShape
 from kvlib.tensors.step import CacheBase, DevicePlan
@@ -19,8 +20,9 @@ class LedgerCache(CacheBase):
 
     Args:
         shape: layers, KV heads and head size; `model.kv_shape` of a loaded model.
-        ledger: owns the rows.
-        row_len: slots the store has for each row.
+        ledger: owns the slots.
+        num_blocks: blocks (contiguous: rows) of the store.
+        block_size: slots the store has for each of them.
         dtype: of the stored keys and values.
         device: where the bytes live.
         row_alignment_bytes: as for `KVStore`.
@@ -33,8 +35,9 @@ class LedgerCache(CacheBase):
     def __init__(
         self,
         shape: KVShape,
-        ledger: ContiguousLedger,
-        row_len: int,
+        ledger: ContiguousLedger | PagedLedger,
+        num_blocks: int,
+        block_size: int,
         dtype: torch.dtype,
         device: torch.device | str,
         row_alignment_bytes: int | None = None,
@@ -45,17 +48,17 @@ class LedgerCache(CacheBase):
         self.ledger = ledger
         self._store_options = {
             "num_layers": shape.num_layers,
-            "num_blocks": ledger.num_seqs,
+            "num_blocks": num_blocks,
             "num_kv_heads": shape.num_kv_heads,
             "head_dim": shape.head_dim,
             "dtype": dtype,
             "device": device,
             "row_alignment_bytes": row_alignment_bytes,
         }
-        self.store = self._new_store(row_len)
+        self.store = self._new_store(block_size)
 
-    def _new_store(self, row_len: int) -> KVStore:
-        return KVStore(block_size=row_len, **self._store_options)
+    def _new_store(self, block_size: int) -> KVStore:
+        return KVStore(block_size=block_size, **self._store_options)
 
     @property
     def nbytes(self) -> int:
@@ -101,7 +104,40 @@ class LedgerCache(CacheBase):
         self.ledger.check()
 
 
-class ContiguousKVCache(LedgerCache):
+class SlotCache(LedgerCache):
+    """What caches share whose ledger gives each token a slot of its own, for as long as it is kept.
+
+    Such a cache can go back, fork and be reordered.
+    """
+
+    def truncate(self, seq_id: SeqId, num_tokens: int) -> None:
+        """Keeps the first tokens, 0 resets the sequence; raises as the ledger's `truncate`."""
+        self.ledger.truncate(seq_id, num_tokens)
+
+    def fork(self, parent: SeqId, child: SeqId) -> None:
+        """Gives `child` the parent's tokens; raises as the ledger's `fork`."""
+        self._copy(self.ledger.fork(parent, child))
+
+    def reorder(self, sources: Mapping[SeqId, SeqId]) -> None:
+        """Lets each sequence continue another's tokens; raises as the ledger's `reorder`."""
+        self._copy(self.ledger.reorder(sources))
+
+    def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
+        """Stores one layer's new keys and values, each [T, Hkv, D].
+
+        Raises:
+            ValueError: the plan is closed, or shape, dtype or device do not fit. Nothing changes.
+        """
+        self.ledger.require_open(plan.host)
+        self.store.write(layer, plan.slot_mapping, k, v, planned=True)
+        self.counters.bytes_written += k.nbytes + v.nbytes
+
+    def _copy(self, copies: Sequence[BlockCopy]) -> None:
+        for copy in copies:
+            self.counters.bytes_copied += self.store.copy_block(*copy)
+
+
+class ContiguousKVCache(SlotCache):
     """One row of slots for each sequence, reserved from its first token on.
 
     Reads are views of the row, never copies. The price is the reservation: a row is held in full
@@ -150,7 +186,7 @@ class ContiguousKVCache(LedgerCache):
         **store_options: int,
     ) -> None:
         ledger = ContiguousLedger(num_seqs, max_seq_len, initial_seq_len, growth)
-        super().__init__(shape, ledger, ledger.row_len, dtype, device, **store_options)
+        super().__init__(shape, ledger, num_seqs, ledger.row_len, dtype, device, **store_options)
         self.peak_nbytes = self.nbytes
 
     @property
@@ -183,28 +219,10 @@ class ContiguousKVCache(LedgerCache):
         """The longest sequence a row can ever hold."""
         return self.ledger.max_seq_len
 
-    def truncate(self, seq_id: SeqId, num_tokens: int) -> None:
-        """Keeps the first tokens, 0 resets the row; raises as `ContiguousLedger.truncate`."""
-        self.ledger.truncate(seq_id, num_tokens)
-
     def fork(self, parent: SeqId, child: SeqId) -> None:
         """Gives `child` a copy of the parent's tokens; raises as `ContiguousLedger.fork`."""
-        self._copy(self.ledger.fork(parent, child))
+        super().fork(parent, child)
         self.counters.blocks_allocated += 1
-
-    def reorder(self, sources: Mapping[SeqId, SeqId]) -> None:
-        """Lets each sequence continue another's tokens; raises as `ContiguousLedger.reorder`."""
-        self._copy(self.ledger.reorder(sources))
-
-    def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
-        """Stores one layer's new keys and values, each [T, Hkv, D].
-
-        Raises:
-            ValueError: the plan is closed, or shape, dtype or device do not fit. Nothing changes.
-        """
-        self.ledger.require_open(plan.host)
-        self.store.write(layer, plan.slot_mapping, k, v, planned=True)
-        self.counters.bytes_written += k.nbytes + v.nbytes
 
     def attend(self, layer: int, q: Tensor, plan: DevicePlan) -> Tensor:
         """Attends the new queries to everything their sequences hold, new tokens included.
@@ -229,10 +247,6 @@ class ContiguousKVCache(LedgerCache):
         super().check()
         shape = (self.ledger.num_seqs, self.ledger.row_len)
         assert (self.store.keys.shape[1], self.store.keys.shape[3]) == shape, "store is not ledger"
-
-    def _copy(self, copies: Sequence[BlockCopy]) -> None:
-        for copy in copies:
-            self.counters.bytes_copied += self.store.copy_block(*copy)
 
 
 class AlignedKVCache(ContiguousKVCache):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kvlib.ledger import ContiguousLedger
-from kvlib.plan import SeqId, StepPlan
+from kvlib.plan import SeqId
 from kvlib.sizes import KVShape, whole_number
 from kvlib.tensors.attention import contiguous_attention
 from kvlib.tensors.caches import LedgerCache
@@ -58,7 +58,7 @@ class RollingKVCache(LedgerCache):
     ) -> None:
         whole_number("window", window)
         ledger = ContiguousLedger(num_seqs, UNBOUNDED)
-        super().__init__(shape, ledger, window, dtype, device)
+        super().__init__(shape, ledger, num_seqs, window, dtype, device)
         self.window = window
         self.max_seq_len: int | None = None
         self._fresh: dict[int, tuple[Tensor, Tensor]] = {}
@@ -92,7 +92,7 @@ class RollingKVCache(LedgerCache):
         """Attends the new queries [T, Hq, D] to their windows; returns [T, Hq, D]."""
         self.ledger.require_open(plan.host)
         if layer == 0:
-            self._count_pairs(plan.host)
+            self._count_pairs(plan.host, self.window)
         out = torch.empty_like(q)
         for s, seq_id in enumerate(plan.host.seq_ids):
             rows = slice(plan.host.query_start[s], plan.host.query_start[s + 1])
@@ -130,8 +130,3 @@ class RollingKVCache(LedgerCache):
         k, v = (torch.cat(parts) for parts in zip(held, new, strict=True))
         self.counters.bytes_copied += k.nbytes + v.nbytes
         return k.transpose(0, 1), v.transpose(0, 1)
-
-    def _count_pairs(self, host: StepPlan) -> None:
-        for s in range(host.num_seqs):
-            positions = host.positions[host.query_start[s] : host.query_start[s + 1]]
-            self.counters.attention_pairs += sum(min(p + 1, self.window) for p in positions)

@@ -88,10 +88,14 @@ class CacheBase:
             self.counters.kernels["sdpa_contiguous"] += 1
         return out
 
-    def _count_pairs(self, host: StepPlan) -> None:
+    def _count_pairs(self, host: StepPlan, window: int | None = None) -> None:
         for s, context_len in enumerate(host.context_lens):
-            new = host.query_start[s + 1] - host.query_start[s]
-            self.counters.attention_pairs += new * context_len - new * (new - 1) // 2
+            rows = slice(host.query_start[s], host.query_start[s + 1])
+            new = rows.stop - rows.start
+            pairs = new * context_len - new * (new - 1) // 2
+            if window is not None and context_len > window:
+                pairs = sum(min(position + 1, window) for position in host.positions[rows])
+            self.counters.attention_pairs += pairs
 
 
 class NoCache(CacheBase):

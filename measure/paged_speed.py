@@ -1,0 +1,175 @@
+"""Times decode attention over blocks against contiguous keys and values: measure/paged_speed.py.
+
+Every row takes turns between torch's own attention on contiguous tensors, in two forms (query heads
+repeated by `enable_gqa`, and the queries of one KV head grouped as rows), gathering blocks first,
+and this project's kernel on blocks and on the same keys laid out contiguously. The reading of a
+large set beside them says what memory can give.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from random import Random
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import kvlib
+from kvlib.plan import StepPlan
+from kvlib.tensors.kernels import paged_cpu, paged_triton
+from kvlib.tensors.paged_attention import PagedContext, gather
+from record import rounds, spread, times_faster, write
+
+HEADS = ((32, 8, 128), (9, 3, 64))  # query heads, KV heads, head_dim
+POINTS = ((1, 512), (1, 8192), (8, 512), (8, 2048), (8, 8192), (32, 512), (32, 2048))
+RAGGED = tuple(64 + round((4096 - 64) * i / 15) for i in range(16))
+BLOCK_SIZE = 16
+REPEATS = 7
+MOST_BYTES = 6 * 2**28  # of one store
+READ_BYTES = 2**29
+
+
+class Setting:
+    """The same keys and values twice: in blocks in random order, and contiguous, padded."""
+
+    def __init__(
+        self, heads: tuple[int, int, int], lens: tuple[int, ...], dtype: torch.dtype, device: str
+    ) -> None:
+        self.num_q, self.num_kv, self.head_dim = heads
+        self.lens, self.longest = lens, max(lens)
+        place = {"dtype": dtype, "device": device}
+        blocks = [-(-n // BLOCK_SIZE) for n in lens]
+        pool = (sum(blocks), self.num_kv, BLOCK_SIZE, self.head_dim)
+        rows = (len(lens), self.num_kv, self.longest, self.head_dim)
+        self.paged = [torch.randn(pool, device=device).to(dtype) for _ in range(2)]
+        self.contiguous = [torch.randn(rows, device=device).to(dtype) for _ in range(2)]
+        order = list(range(sum(blocks)))
+        Random(0).shuffle(order)
+        tables = [tuple(order.pop() for _ in range(n)) for n in blocks]
+        width = max(blocks)
+        self.q = torch.randn(len(lens), self.num_q, self.head_dim, **place)
+        self.host = StepPlan(
+            seq_ids=tuple(range(len(lens))),
+            positions=tuple(n - 1 for n in lens),
+            slot_mapping=(0,) * len(lens),
+            query_start=tuple(range(len(lens) + 1)),
+            context_lens=lens,
+            block_table=tuple(t + (0,) * (width - len(t)) for t in tables),
+            block_size=BLOCK_SIZE,
+            plan_id=0,
+        )
+        self.context = PagedContext.of(self.host, torch.device(device))
+        self.row_table = torch.arange(len(lens), dtype=torch.int32, device=device)[:, None]
+        self.mask = None
+        if len(set(lens)) > 1:
+            position = torch.arange(self.longest, device=device)
+            self.mask = (position < torch.tensor(lens, device=device)[:, None])[:, None, None]
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values that one step must read."""
+        per_token = 2 * self.num_kv * self.head_dim * self.q.element_size()
+        return sum(self.lens) * per_token
+
+    def enable_gqa(self) -> Tensor:
+        """Torch's attention, query heads as they are."""
+        return scaled_dot_product_attention(
+            self.q[:, :, None], *self.contiguous, attn_mask=self.mask, enable_gqa=True
+        )
+
+    def grouped(self) -> Tensor:
+        """Torch's attention, the queries of one KV head as the rows of one small matrix."""
+        group = self.num_q // self.num_kv
+        grouped = self.q.view(len(self.lens), self.num_kv, group, self.head_dim)
+        return scaled_dot_product_attention(grouped, *self.contiguous, attn_mask=self.mask)
+
+    def gathered(self) -> Tensor:
+        """Blocks copied into one run, then torch's attention."""
+        return gather(self.q, *self.paged, self.context, None)[0]
+
+    def kernel(self) -> Tensor:
+        """This project's kernel, reading blocks where they lie."""
+        attend = paged_cpu.attend_rows if self.q.device.type == "cpu" else paged_triton.attend_rows
+        rows = self.context.rows_of(None)
+        return attend(self.q, *self.paged, self.context.block_table, rows)[0]
+
+    def kernel_contiguous(self) -> Tensor:
+        """The same kernel on contiguous rows."""
+        rows = self.context.rows_of(None)
+        return paged_cpu.attend_rows(self.q, *self.contiguous, self.row_table, rows)[0]
+
+
+def waiting(work: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """Returns the work as a call that waits for the device."""
+
+    def run() -> None:
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return run
+
+
+def row(
+    heads: tuple[int, int, int], lens: tuple[int, ...], dtype: torch.dtype, read: Tensor
+) -> dict:
+    """Times one setting in turns with a read of a large set."""
+    device = read.device
+    setting = Setting(heads, lens, dtype, device.type)
+    ways = {"enable_gqa": setting.enable_gqa, "grouped": setting.grouped, "kernel": setting.kernel}
+    if device.type == "cpu":
+        ways["kernel_contiguous"] = setting.kernel_contiguous
+    if setting.kv_bytes <= 2**27:
+        ways["gather"] = setting.gathered
+    if dtype == torch.bfloat16:
+        full = Setting(heads, lens, torch.float32, device.type)
+        ways["float32_enable_gqa"] = full.enable_gqa
+    vector = torch.ones(read.shape[1], device=device)
+    ways["read"] = lambda: read @ vector
+    times = rounds({name: waiting(work, device) for name, work in ways.items()}, REPEATS)
+    kernel = times["kernel"]
+    speed = [setting.kv_bytes / s / 1e9 for s in kernel]
+    reads = [read.nbytes / s / 1e9 for s in times["read"]]
+    against = {n: times_faster(t, kernel) for n, t in times.items() if n not in ("kernel", "read")}
+    shares = sorted(a / b for a, b in zip(speed, reads, strict=True))
+    return {
+        "heads": heads,
+        "dtype": str(dtype).removeprefix("torch."),
+        "batch": len(lens),
+        "context": max(lens) if len(set(lens)) == 1 else f"{min(lens)} to {max(lens)}",
+        "kv_bytes": setting.kv_bytes,
+        "threads": torch.get_num_threads(),
+        "kernel_s": spread(kernel),
+        "times_faster_than": against,
+        "kernel_gb_s": spread(speed),
+        "read_gb_s": spread(reads),
+        "share_of_read": float(f"{shares[len(shares) // 2]:.3g}"),
+    }
+
+
+def main() -> None:
+    """Writes the record `paged_speed.<device>`."""
+    device = kvlib.device()
+    rows = []
+    for threads in (1, 2) if device.type == "cpu" else (1,):
+        torch.set_num_threads(threads)
+        read = torch.ones(READ_BYTES // 4, device=device).reshape(-1, 1024)
+        for heads in HEADS:
+            for dtype in (torch.float32, torch.bfloat16):
+                for batch, context in POINTS:
+                    size = 2 * batch * context * heads[1] * heads[2] * 4
+                    if size <= MOST_BYTES:
+                        rows.append(row(heads, (context,) * batch, dtype, read))
+                        print(rows[-1]["heads"], rows[-1]["times_faster_than"], file=sys.stderr)
+                rows.append(row(heads, RAGGED, dtype, read))
+    code = ("kvlib/tensors/kernels/paged_cpu.cpp", "kvlib/tensors/kernels/paged_cpu.py")
+    if device.type == "cuda":
+        code = ("kvlib/tensors/kernels/_paged_triton.py", "kvlib/tensors/kernels/paged_triton.py")
+    data = {"block_size": BLOCK_SIZE, "repeats": REPEATS, "rows": rows}
+    write("paged_speed", data, (*code, "measure/paged_speed.py"), device)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""The CPU kernel: right for every size and layout, compiled once, and missed without a crash."""
+
+import shutil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvlib.sizes import KVShape
+from kvlib.tensors import paged_attention as ways
+from kvlib.tensors.attention import reference_attention
+from kvlib.tensors.kernels import build, paged_cpu
+from kvlib.tensors.paged import PagedKVCache
+from kvlib.tensors.store import KVStore
+
+
+def setting(lengths, heads, head_dim, block_size, dtype=torch.float32, seed=0, alignment=None):
+    """A store with random blocks of ragged sequences, NaN wherever no token is."""
+    num_q, num_kv = heads
+    generator = torch.Generator().manual_seed(seed)
+    per_seq = [-(-n // block_size) for n in lengths]
+    store = KVStore(
+        1,
+        sum(per_seq) + 1,
+        block_size,
+        num_kv,
+        head_dim,
+        dtype=dtype,
+        row_alignment_bytes=alignment,
+    )
+    keys, values = store.keys[0], store.values[0]
+    keys.fill_(torch.nan)
+    values.fill_(torch.nan)
+    order = torch.randperm(sum(per_seq), generator=generator).tolist()
+    table = torch.full((len(lengths), max(*per_seq, 1)), sum(per_seq), dtype=torch.int32)
+    whole = []
+    for s, length in enumerate(lengths):
+        k, v = (
+            torch.randn(length, num_kv, head_dim, generator=generator).to(dtype) for _ in range(2)
+        )
+        for position in range(length):
+            if position % block_size == 0:
+                table[s, position // block_size] = order.pop()
+            block = table[s, position // block_size]
+            keys[block, :, position % block_size] = k[position]
+            values[block, :, position % block_size] = v[position]
+        whole.append((k, v))
+    q = torch.randn(len(lengths), num_q, head_dim, generator=generator).to(dtype)
+    return q, keys, values, table, whole
+
+
+def rows_for(lengths, window=None):
+    first = [0 if window is None else max(0, n - window) for n in lengths]
+    return torch.tensor([range(len(lengths)), first, lengths], dtype=torch.int32)
+
+
+def check(lengths, heads, head_dim, block_size, dtype=torch.float32, window=None, **options):
+    threads = options.pop("threads", 1)
+    q, keys, values, table, whole = setting(lengths, heads, head_dim, block_size, dtype, **options)
+    rows = rows_for(lengths, window)
+    out, lse = paged_cpu.attend_rows(q, keys, values, table, rows, threads)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    for s, (k, v) in enumerate(whole):
+        if not lengths[s]:
+            assert not out[s].any() and (lse[s] == -torch.inf).all()
+            continue
+        expected, expected_lse = reference_attention(q[s : s + 1], k, v, window=window)
+        torch.testing.assert_close(out[s].double(), expected[0], rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(lse[s].double(), expected_lse[0], rtol=1e-4, atol=1e-4)
+
+
+RAGGED = [1, 15, 16, 17, 0, 300, 31]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("heads, head_dim", [((9, 3), 64), ((8, 2), 128)])
+def test_sizes_it_is_compiled_for(heads, head_dim, dtype):
+    check(RAGGED, heads, head_dim, 16, dtype)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (4, 1), (40, 1), (6, 3)])
+@pytest.mark.parametrize("head_dim", [1, 8, 33, 112])
+@pytest.mark.parametrize("block_size", [1, 3, 8, 16, 20, 256])
+def test_any_other_size_takes_the_general_loops(heads, head_dim, block_size):
+    check([1, 7, 0, 40], heads, head_dim, block_size)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_long_sequences_are_split_and_merged(threads):
+    check([3000, 5, 0, 1025], (9, 3), 64, 16, threads=threads)
+
+
+@pytest.mark.parametrize("window", [1, 15, 16, 17, 200, 5000])
+def test_a_window_is_a_range_of_positions(window):
+    check(RAGGED, (9, 3), 64, 16, window=window)
+
+
+def test_rows_of_a_contiguous_cache_are_long_blocks():
+    check([1, 64, 0, 33], (9, 3), 64, 64)
+    check([1, 64, 0, 33], (9, 3), 80, 64, alignment=256)
+
+
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(0, 70), min_size=1, max_size=4),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 5),
+    head_dim=st.integers(1, 20),
+    block_size=st.integers(1, 40),
+    window=st.none() | st.integers(1, 80),
+    seed=st.integers(0, 5),
+)
+def test_random_sizes(lengths, kv_heads, group, head_dim, block_size, window, seed):
+    heads = (kv_heads * group, kv_heads)
+    check(lengths, heads, head_dim, block_size, window=window, seed=seed)
+
+
+def test_scores_that_differ_by_hundreds_do_not_overflow():
+    q, keys, values, table, whole = setting([50], (2, 1), 64, 16)
+    q *= 100
+    out, _ = paged_cpu.attend_rows(q, keys, values, table, rows_for([50]))
+    expected, _ = reference_attention(q, *whole[0])
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda a: a | {"q": a["q"].half()}, "for q, keys and values"),
+        (lambda a: a | {"q": a["q"].transpose(1, 2).contiguous().transpose(1, 2)}, "contiguous"),
+        (lambda a: a | {"rows": a["rows"][:2]}, "are int32"),
+        (lambda a: a | {"rows": a["rows"].long()}, "are int32"),
+        (lambda a: a | {"table": a["table"].long()}, "are int32"),
+    ],
+)
+def test_what_the_kernel_does_not_take_is_refused(change, message):
+    names = ("q", "keys", "values", "table")
+    arguments = dict(zip(names, setting([5, 9], (2, 1), 64, 16), strict=False))
+    arguments["rows"] = rows_for([5, 9])
+    with pytest.raises(ValueError, match=message):
+        paged_cpu.attend_rows(**change(arguments))
+
+
+def test_sizes_beyond_the_general_loops_are_refused():
+    q, keys, values, table, _ = setting([3], (1, 1), 600, 16)
+    with pytest.raises(ValueError, match="head_dim to 512"):
+        paged_cpu.attend_rows(q, keys, values, table, rows_for([3]))
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """An empty cache folder, and nothing loaded or said yet."""
+    monkeypatch.setenv("KVLIB_CACHE", str(tmp_path))
+    kept = (build.library, paged_cpu._call, ways._say_once)
+    for each in kept:
+        each.cache_clear()
+    yield tmp_path
+    for each in kept:
+        each.cache_clear()
+
+
+def test_what_was_compiled_is_kept_under_a_name_that_says_what_it_is(fresh, monkeypatch):
+    paged_cpu.kernel(torch.float32, 8, 1)
+    (first,) = (fresh / "kernels").iterdir()
+    build.library.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "_compile", None)  # nothing is compiled a second time
+        paged_cpu.kernel(torch.float32, 8, 1)
+    monkeypatch.setattr(build, "_features", lambda: "another processor")
+    build.library.cache_clear()
+    paged_cpu.kernel(torch.float32, 8, 1)
+    assert len(list((fresh / "kernels").iterdir())) == 2
+    assert first.suffix == ".so"
+
+
+def test_without_a_compiler_chunks_are_taken_and_it_says_so_once(fresh, monkeypatch, recwarn):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.warns(UserWarning, match="by chunks, without the CPU kernel: no C\\+\\+ compiler"):
+        cache = PagedKVCache(KVShape(1, 1, 8), 2)
+    assert cache.way == "chunked"
+    recwarn.clear()
+    assert PagedKVCache(KVShape(1, 1, 8), 2).way == "chunked"
+    assert not recwarn.list
+    with pytest.raises(build.NoCompiler, match=r"looked for c\+\+, g\+\+, clang\+\+"):
+        PagedKVCache(KVShape(1, 1, 8), 2, way="cpu")
+
+
+def test_a_compiler_that_fails_leaves_nothing_behind(fresh, tmp_path, monkeypatch):
+    source = tmp_path / "broken.cpp"
+    source.write_text("int x = ;")
+    with pytest.raises(build.NoCompiler, match=r"cannot compile broken\.cpp: .*broken\.cpp:1"):
+        build.library(source)
+    assert not list((fresh / "kernels").iterdir())
+
+
+def test_without_openmp_it_is_compiled_for_one_thread(fresh, monkeypatch):
+    monkeypatch.setattr(build, "THREADS", "-fno-such-flag")
+    lengths = [600, 3]
+    q, keys, values, table, whole = setting(lengths, (2, 1), 8, 16)
+    out, _ = paged_cpu.attend_rows(q, keys, values, table, rows_for(lengths), threads=2)
+    expected, _ = reference_attention(q[:1], *whole[0])
+    torch.testing.assert_close(out[:1].double(), expected, rtol=1e-5, atol=1e-5)
