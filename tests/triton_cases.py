@@ -1,19 +1,18 @@
 """Run in a process of its own with TRITON_INTERPRET=1: Triton reads that when it is imported."""
 
 import sys
-from itertools import product
 
 import torch
 
 from kvlib.tensors.attention import reference_attention
 from kvlib.tensors.kernels.paged_triton import attend_rows
 
-LENGTHS = [1, 16, 17, 40, 0, 33]
+LENGTHS = [1, 16, 17, 0, 33]
 HEADS = {"GQA": (9, 3), "MHA": (2, 2), "MQA": (4, 1)}
 
 
 def check(heads, head_dim, block_size, dtype, splits, window, device):
-    """Six ragged sequences, one of them empty, blocks in random order and NaN in free slots."""
+    """Five ragged sequences, one of them empty, blocks in random order and NaN in free slots."""
     num_q, num_kv = HEADS[heads]
     generator = torch.Generator().manual_seed(head_dim + block_size)
     per_seq = -(-max(LENGTHS) // block_size)
@@ -49,12 +48,15 @@ def check(heads, head_dim, block_size, dtype, splits, window, device):
 
 
 def cases():
-    """Every head size and block size once with every dtype, the other choices in turn."""
-    for dtype, (head_dim, block_size) in product(
-        (torch.float32, torch.float16, torch.bfloat16),
-        ((32, 8), (64, 16), (80, 32), (96, 64), (128, 16), (256, 256)),
+    """Every head size and block size in float32, two of them in half precision, then the rest."""
+    sizes = ((32, 8), (64, 16), (80, 32), (96, 64), (128, 16), (256, 256))
+    for dtype, some in (
+        (torch.float32, sizes),
+        (torch.float16, sizes[1:3]),
+        (torch.bfloat16, sizes[1:3]),
     ):
-        yield "MHA" if head_dim > 100 else "GQA", head_dim, block_size, dtype, 3, None
+        for head_dim, block_size in some:
+            yield "MHA" if head_dim > 64 else "GQA", head_dim, block_size, dtype, 2, None
     yield "MQA", 64, 16, torch.float32, 1, None
     yield "MQA", 32, 24, torch.float32, 4, 5
     yield "GQA", 32, 16, torch.bfloat16, 2, 1
