@@ -6,17 +6,22 @@ The same functions draw in Jupyter's kernel, in a reader's browser and in the pa
 # Importing a module of drawings registers what it draws.
 from kvlib.show.drawings import (  # noqa: F401
     block_pool,
+    block_size_costs,
+    budget_admission,
     exactness,
+    fork_tree,
     fragmentation,
     heatmap,
     logical_to_physical,
     reservation,
     roofline_point,
     sizing,
+    split_kv,
     steps,
     timing,
     weights,
     work,
+    zoo,
 )
 from kvlib.show.drawings.controls import Choice, Control, Slider, Toggle
 from kvlib.show.drawings.registry import Drawing, drawing, find, names
