@@ -17,6 +17,7 @@ from kvlib.plan import OutOfBlocks
 PARTS = ("used", "reservation", "internal_fragmentation", "external_fragmentation", "free")
 COUNTS = (
     "finished",
+    "unfinished",
     "turned_away",
     "preempted",
     "copied_tokens",
@@ -25,6 +26,7 @@ COUNTS = (
     "peak_running",
     "request_steps",
     "waiting_steps",
+    "rounded_up",
 )
 
 
@@ -85,8 +87,13 @@ class ServingLine:
         self._running: dict[int, Job] = {}
         self._events: list[tuple[int, int]] = []
 
-    def serve(self, jobs: Iterable[Job]) -> None:
-        """Serves all jobs, in the order they are given, until each is done or turned away."""
+    def serve(self, jobs: Iterable[Job], drain: bool) -> None:
+        """Serves jobs in the order they are given.
+
+        Args:
+            jobs: by arrival.
+            drain: until each is done or turned away; else only as long as somebody waits.
+        """
         self._coming.extend(jobs)
         first = now = self._coming[0].arrived if self._coming else 0
         while True:
@@ -94,6 +101,8 @@ class ServingLine:
             while self._coming and self._coming[0].arrived == now:
                 self._waiting.append(self._coming.popleft())
             self._admit(now)
+            if not drain and not self._coming and not self._head():
+                self._stop(now)
             self.counts["peak_running"] = max(self.counts["peak_running"], len(self._running))
             upcoming = self._upcoming()
             if not upcoming:
@@ -101,6 +110,14 @@ class ServingLine:
             self._count_free(min(upcoming) - now)
             now = min(upcoming)
         self.counts["steps"] = now - first
+
+    def _stop(self, now: int) -> None:
+        """Counts what the running ones have held, and lets them go."""
+        self._events.clear()
+        for job in list(self._running.values()):
+            self._settle(job, now)
+            self._release(job)
+            self.counts["unfinished"] += 1
 
     def _upcoming(self) -> list[int]:
         """The next step of each kind; with none of them nobody runs and nobody waits."""
@@ -133,6 +150,7 @@ class ServingLine:
         self.unit_steps["reservation"] += will_use - used
         self.unit_steps["internal_fragmentation"] += n * size - will_use
         self.counts["request_steps"] += n
+        self.counts["rounded_up"] += n * size - max(will_use, n * job.asked)
         job.made, job.since = job.made + n, now
 
     def _release(self, job: Job) -> None:

@@ -22,8 +22,9 @@ class Simulation:
     """What was counted in one run; sizes in tokens, times in steps.
 
     Attributes:
-        num_requests: `finished + refused + turned_away`.
+        num_requests: `finished + unfinished + refused + turned_away`.
         finished: got all of their tokens.
+        unfinished: were running when the count stopped because nobody waited any more.
         refused: could never fit, however empty the memory.
         turned_away: waited longer than their patience.
         overflowed: requests that outgrew a piece at least once.
@@ -35,11 +36,14 @@ class Simulation:
         peak_running: the most requests that ran in one step.
         request_steps: steps that requests ran, in all.
         waiting_steps: steps that requests stood in the queue, in all.
+        rounded_up: of the internal fragmentation in `unit_steps`, what nobody asked for: the
+            allocator hands out larger pieces.
         unit_steps: for each part of a `MemorySplit` its tokens, summed over the steps.
     """
 
     num_requests: int
     finished: int
+    unfinished: int
     refused: int
     turned_away: int
     overflowed: int
@@ -51,6 +55,7 @@ class Simulation:
     peak_running: int
     request_steps: int
     waiting_steps: int
+    rounded_up: int
     unit_steps: dict[str, int]
 
     @property
@@ -70,6 +75,7 @@ def simulate(
     *,
     step_s: float | None = None,
     patience_steps: int | None = None,
+    drain: bool = True,
 ) -> Simulation:
     """Runs requests through an allocator, each with the reservation its policy gives it.
 
@@ -86,6 +92,8 @@ def simulate(
         policy: how much is reserved; asked once for each request.
         step_s: seconds of a step. None: all requests wait in line from the start.
         patience_steps: how long a request waits before it is turned away. None: for ever.
+        drain: False stops as soon as nobody waits or is still to come. The last ones would run in
+            a memory that empties, and no average over the run would be one under load.
 
     Raises:
         TypeError, ValueError: the allocator is not empty, `step_s` is not positive,
@@ -106,7 +114,7 @@ def simulate(
         whole_number("patience_steps", patience_steps, least=0)
     jobs, num_refused = _jobs(requests, allocator, policy, step_s)
     line = ServingLine(allocator, _most(allocator, policy), patience_steps)
-    line.serve(jobs)
+    line.serve(jobs, drain)
     return Simulation(
         num_requests=len(jobs) + num_refused,
         refused=num_refused,

@@ -72,6 +72,15 @@ def test_a_sequence_without_new_tokens_rides_along_unharmed(new_cache, small_mod
     assert (cache.length("a"), cache.length("b")) == (7, 0)
 
 
+def test_a_step_without_any_token_is_refused(new_cache, small_model, small_shape):
+    cache = new_cache(small_shape)
+    cache.add("a")
+    with pytest.raises(ValueError, match="at least 1 token, this one 0 of 1"):
+        forward(small_model, cache, {"a": []})
+    assert cache.length("a") == 0
+    cache.check()
+
+
 def test_nothing_depends_on_free_slots(new_cache, small_model, small_shape):
     """Free slots are filled with NaN: lengths, not values, decide what is read."""
     cache = new_cache(small_shape)

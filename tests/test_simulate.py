@@ -49,6 +49,43 @@ def test_three_requests_by_hand():
     assert run.share("used") == 16 / 30
 
 
+def test_blocks_by_hand():
+    """Four blocks of 2. A(3+4) begins with two, B(1+2) with one.
+
+    step 0: A 4 of 4, B 2 of 2; one block is free.
+    step 1: A is full and takes it: 5 of 6. B is full too, loses its block and waits for two.
+    step 2: A 6 of 6.   step 3: A is full and takes the last block: 7 of 8, done.
+    step 4: B has two blocks: 3 of 4, done.
+    """
+    rows = requests((None, 3, 4), (None, 1, 2))
+    run = simulate(rows, PagedMemory(4, 2), ReservePrompt())
+    assert (run.finished, run.steps, run.preempted, run.recomputed_tokens) == (2, 5, 1, 2)
+    assert (run.copied_tokens, run.overflowed, run.waited_with_room) == (0, 2, 0)
+    assert run.unit_steps == {
+        "used": (4 + 2) + 5 + 6 + 7 + 3,
+        "reservation": 0 + 1 + 0 + 0 + 0,
+        "internal_fragmentation": 0 + 0 + 0 + 1 + 1,
+        "external_fragmentation": 0,
+        "free": 2 + 2 + 2 + 0 + 4,
+    }
+    assert run.rounded_up == 0  # whole blocks were asked for
+
+
+def test_without_draining_the_count_stops_when_nobody_waits():
+    """One fits at a time, for two steps; when the third begins nobody waits any more."""
+    rows = requests(*[(None, 2, 2)] * 3)
+    run = simulate(rows, Arena(4), ReserveOracle(), drain=False)
+    assert (run.finished, run.unfinished, run.steps, run.request_steps) == (2, 1, 4, 4)
+
+
+def test_what_an_allocator_rounds_up_is_told_from_what_was_asked_for():
+    """Five reserved for three tokens; the buddy gives eight."""
+    rows = requests((None, 2, 1))
+    run = simulate(rows, BuddyArena(8), ReserveMaximum(5))
+    assert (run.unit_steps["internal_fragmentation"], run.rounded_up) == (5, 3)
+    assert simulate(rows, Arena(8), ReserveMaximum(5)).rounded_up == 0
+
+
 class Three:
     """Reserves three slots for everybody."""
 
@@ -139,7 +176,7 @@ def test_the_allocator_must_be_empty():
         simulate([], arena, ReserveOracle())
 
 
-def naive(rows, allocator, policy, step_s, patience):
+def naive(rows, allocator, policy, step_s, patience, drain):
     """One step after the other, every running request looked at in each."""
     most = min(policy.max_seq_len or allocator.size, allocator.largest_request)
     fits = [
@@ -195,6 +232,10 @@ def naive(rows, allocator, policy, step_s, patience):
             if i not in begun and patience is not None and now - come[i] >= patience:
                 line.remove(i)
                 c["turned_away"] += 1
+        if not drain and not (line or coming):
+            for i in list(running):
+                allocator.free(running.pop(i))
+                c["unfinished"] += 1
         if not (running or line or coming):
             break
         c["peak_running"] = max(c["peak_running"], len(running))
@@ -208,6 +249,7 @@ def naive(rows, allocator, policy, step_s, patience):
             parts["used"] += held[i]
             parts["reservation"] += min(piece.size, final[i]) - held[i]
             parts["internal_fragmentation"] += max(0, piece.size - final[i])
+            c["rounded_up"] += piece.size - max(asked[i], min(piece.size, final[i]))
         c["waiting_steps"] += len(line)
         now += 1
     c["steps"] = now - first
@@ -246,15 +288,19 @@ POLICIES = [
     policy=st.sampled_from(POLICIES),
     step_s=st.sampled_from([None, 1, 2]),
     patience=st.sampled_from([None, 0, 1, 4]),
+    drain=st.booleans(),
 )
-def test_equal_to_a_loop_over_single_steps(rows, make, policy, step_s, patience):
+def test_equal_to_a_loop_over_single_steps(rows, make, policy, step_s, patience, drain):
     workload = requests(*sorted((float(at), prompt, output) for at, prompt, output in rows))
     allocator, other = make(), make()
-    run = simulate(workload, allocator, policy, step_s=step_s, patience_steps=patience)
-    assert asdict(run) == naive(workload, other, policy, step_s, patience)
+    options = {"step_s": step_s, "patience_steps": patience, "drain": drain}
+    run = simulate(workload, allocator, policy, **options)
+    assert asdict(run) == naive(workload, other, policy, step_s, patience, drain)
     allocator.check()
     assert allocator.pieces == ()
-    assert run.num_requests == run.finished + run.refused + run.turned_away
+    left = run.refused + run.turned_away
+    assert run.num_requests == run.finished + run.unfinished + left
+    assert drain <= (run.unfinished == 0)
     assert sum(run.unit_steps.values()) == allocator.size * run.steps
 
 

@@ -190,8 +190,12 @@ class Llama(nn.Module):
             [S, vocab_size], or [T, vocab_size] with `all_logits`.
 
         Raises:
-            ValueError: the tokens do not match the plan. Nothing is written.
+            ValueError: the tokens do not match the plan, or there are none. Nothing is written.
         """
+        if not plan.host.num_tokens:
+            raise ValueError(
+                f"a step forwards at least 1 token, this one 0 of {plan.host.num_seqs}"
+            )
         if tuple(tokens.shape) != (plan.host.num_tokens,):
             raise ValueError(
                 f"the plan has {plan.host.num_tokens} new tokens, got {tuple(tokens.shape)}"

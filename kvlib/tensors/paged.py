@@ -49,7 +49,7 @@ class PagedKVCache(SlotCache):
             window are given back.
         way: how to attend, one of `kvlib.tensors.paged_attention.WAYS`; by default the fastest that
             this device has.
-        pool: a block pool to share with others, in place of one of its own.
+        pool: a pool of `num_blocks` blocks to share with others, in place of one of its own.
         dtype: of the stored keys and values.
         device: where the bytes live.
 

@@ -251,7 +251,7 @@ def triton(
     return _short_by(paged_triton.attend_rows, q, keys, values, context, window)
 
 
-Way = Callable[[Tensor, Tensor, Tensor, PagedContext, int | None], tuple[Tensor, Tensor | None]]
+Way = Callable[[Tensor, Tensor, Tensor, PagedContext, "int | None"], "tuple[Tensor, Tensor | None]"]
 WAYS: dict[str, Way] = {
     "reference": reference,
     "gather": gather,

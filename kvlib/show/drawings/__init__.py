@@ -9,8 +9,11 @@ from kvlib.show.drawings import (  # noqa: F401
     arena_map,
     batch_slots,
     block_pool,
+    block_size_costs,
+    budget_admission,
     cache_rows,
     exactness,
+    fork_tree,
     fragmentation,
     growth,
     heatmap,
@@ -23,12 +26,14 @@ from kvlib.show.drawings import (  # noqa: F401
     result_table,
     roofline_point,
     sizing,
+    split_kv,
     steps,
     timing,
     token_strip,
     weights,
     work,
     write_pattern,
+    zoo,
 )
 from kvlib.show.drawings.controls import Choice, Control, Slider, Toggle
 from kvlib.show.drawings.registry import Drawing, drawing, find, names

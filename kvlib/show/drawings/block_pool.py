@@ -1,4 +1,4 @@
-"""A block pool through ten events, sound or with one fault, and the invariant that notices."""
+"""A block pool through nine events, sound or with one fault, and the invariant that notices."""
 
 from __future__ import annotations
 

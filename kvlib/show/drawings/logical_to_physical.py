@@ -39,13 +39,13 @@ def after(step: int, block_size: int) -> Now:
     """Returns the tables after so many tokens; the pool hands out blocks in no order.
 
     >>> after(4, 4).blocks, after(8, 4).took
-    ({'a': (3,), 'b': (2,)}, False)
+    ({'a': (1,), 'b': (3,)}, False)
     """
     count = SLOTS // block_size
     pool = BlockPool(count)
     pool.allocate(count)
     # The block freed last is handed out first, so a pool that was in use has no order.
-    pool.free(sorted(range(count), key=lambda block: (5 * block + 3) % count))
+    pool.free(sorted(range(count), key=lambda block: (7 * block + 4) % 11))
     tables = {name: BlockTable(pool, block_size) for name in "ab"}
     took = False
     for name in STEPS[:step]:
@@ -94,7 +94,7 @@ def _memory(canvas: Canvas, now: Now, block_size: int, slot: int) -> None:
 
 
 @drawing(
-    step=Slider(range(1, len(STEPS) + 1), 11, "tokens so far"),
+    step=Slider(range(1, len(STEPS) + 1), 14, "tokens so far"),
     block_size=Slider([1, 2, 4, 8], 4, "block size (tokens)"),
 )
 def logical_to_physical(step: int, block_size: int) -> str:
