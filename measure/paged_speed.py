@@ -2,8 +2,10 @@
 
 Every row takes turns between torch's own attention on contiguous tensors, in two forms (query heads
 repeated by `enable_gqa`, and the queries of one KV head grouped as rows), gathering blocks first,
-and this project's kernel on blocks and on the same keys laid out contiguously. The reading of a
-large set beside them says what memory can give.
+and this project's kernel on blocks and on the same keys laid out contiguously. Half a gigabyte is
+read before each of them, as the weights are before the attention of a real step: otherwise those
+that come second would find their keys in the processor's cache. The speed of such a read says what
+memory can give.
 """
 
 from __future__ import annotations
@@ -113,8 +115,12 @@ def waiting(work: Callable[[], object], device: torch.device) -> Callable[[], No
 
 
 def row(
-    heads: tuple[int, int, int], lens: tuple[int, ...], dtype: torch.dtype, read: Tensor
-) -> dict:
+    heads: tuple[int, int, int],
+    lens: tuple[int, ...],
+    dtype: torch.dtype,
+    read: Tensor,
+    flush: Tensor,
+) -> dict[str, object]:
     """Times one setting in turns with a read of a large set."""
     device = read.device
     setting = Setting(heads, lens, dtype, device.type)
@@ -128,7 +134,8 @@ def row(
         ways["float32_enable_gqa"] = full.enable_gqa
     vector = torch.ones(read.shape[1], device=device)
     ways["read"] = lambda: read @ vector
-    times = rounds({name: waiting(work, device) for name, work in ways.items()}, REPEATS)
+    calls = {name: waiting(work, device) for name, work in ways.items()}
+    times = rounds(calls, REPEATS, before=waiting(lambda: flush @ vector, device))
     kernel = times["kernel"]
     speed = [setting.kv_bytes / s / 1e9 for s in kernel]
     reads = [read.nbytes / s / 1e9 for s in times["read"]]
@@ -155,15 +162,15 @@ def main() -> None:
     rows = []
     for threads in (1, 2) if device.type == "cpu" else (1,):
         torch.set_num_threads(threads)
-        read = torch.ones(READ_BYTES // 4, device=device).reshape(-1, 1024)
+        read, flush = torch.ones(2, READ_BYTES // 4096, 1024, device=device)
         for heads in HEADS:
             for dtype in (torch.float32, torch.bfloat16):
                 for batch, context in POINTS:
                     size = 2 * batch * context * heads[1] * heads[2] * 4
                     if size <= MOST_BYTES:
-                        rows.append(row(heads, (context,) * batch, dtype, read))
+                        rows.append(row(heads, (context,) * batch, dtype, read, flush))
                         print(rows[-1]["heads"], rows[-1]["times_faster_than"], file=sys.stderr)
-                rows.append(row(heads, RAGGED, dtype, read))
+                rows.append(row(heads, RAGGED, dtype, read, flush))
     code = ("kvlib/tensors/kernels/paged_cpu.cpp", "kvlib/tensors/kernels/paged_cpu.py")
     if device.type == "cuda":
         code = ("kvlib/tensors/kernels/_paged_triton.py", "kvlib/tensors/kernels/paged_triton.py")

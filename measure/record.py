@@ -26,7 +26,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def rounds(
-    ways: dict[str, Callable[[], None]], repeats: int, *, warm_up: bool = True
+    ways: dict[str, Callable[[], None]],
+    repeats: int,
+    *,
+    warm_up: bool = True,
+    before: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
     """Times several ways of doing the same thing in turns, so that noise meets all of them alike.
 
@@ -34,6 +38,7 @@ def rounds(
         ways: name to a call that does the work once and, on CUDA, waits for it.
         repeats: rounds that are timed.
         warm_up: whether an untimed round comes first; without it the caller has warmed up.
+        before: called before each of them, untimed: to leave a processor's caches alike for all.
 
     Returns:
         For each way the seconds of every round, in order.
@@ -41,6 +46,7 @@ def rounds(
     times: dict[str, list[float]] = {name: [] for name in ways}
     for round_ in range(-int(warm_up), repeats):
         for name, work in ways.items():
+            before()
             start = perf_counter()
             work()
             if round_ >= 0:

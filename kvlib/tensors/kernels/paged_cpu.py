@@ -116,5 +116,5 @@ def _check(
     whole = table.dtype == rows.dtype == torch.int32 and rows.is_contiguous()
     if not whole or tuple(rows.shape) != (3, len(q)):
         raise ValueError(f"table [S, M] and rows [3, {len(q)}] are int32, got {tuple(rows.shape)}")
-    if any(each.device.type != "cpu" for each in (q, keys, values, table, rows)):
+    if not (q.is_cpu and keys.is_cpu and values.is_cpu and table.is_cpu and rows.is_cpu):
         raise ValueError("the CPU kernel takes tensors on the CPU")
