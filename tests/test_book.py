@@ -82,6 +82,19 @@ def test_prose_is_english_and_names_no_machine(path):
     assert "interact(" not in text
 
 
+def test_the_bibliography_can_be_read():
+    from pybtex.database import parse_file
+
+    entries = parse_file(str(ROOT / "book" / "references.bib")).entries
+    assert all(entry.fields.get("title") and entry.fields.get("year") for entry in entries.values())
+
+
+def test_terms_of_the_glossary_stand_apart():
+    lines = (ROOT / "book" / "glossary.md").read_text("utf-8").splitlines()
+    pairs = zip(lines, lines[1:], strict=False)
+    assert not [term for above, term in pairs if above.startswith("  ") and term[:1].isalpha()]
+
+
 def test_every_cited_key_is_in_the_bibliography_once():
     keys = re.findall(
         r"^@\w+\{(\w+),", (ROOT / "book" / "references.bib").read_text("utf-8"), re.MULTILINE
