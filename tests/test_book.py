@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_the_bibliography_can_be_read():
 
 def test_terms_of_the_glossary_stand_apart():
     lines = (ROOT / "book" / "glossary.md").read_text("utf-8").splitlines()
-    pairs = zip(lines, lines[1:], strict=False)
+    pairs = pairwise(lines)
     assert not [term for above, term in pairs if above.startswith("  ") and term[:1].isalpha()]
 
 
