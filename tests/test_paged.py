@@ -1,5 +1,7 @@
 """The paged cache under a model: same tokens, other addresses; shared until written."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.tensors.attention import reference_attention
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.paged import PagedKVCache
-from kvlib.tensors.paged_attention import WAYS, merge, paged_attention
+from kvlib.tensors.paged_attention import WAYS, PagedContext, merge, paged_attention
 from kvlib.tensors.step import NoCache
 
 A, B = [5, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8]
@@ -266,6 +268,16 @@ def test_attention_refuses_what_does_not_fit(small_model):
         ):
             with pytest.raises(ValueError, match=message):
                 paged_attention(q, k, v, plan.context)
+
+
+def test_a_table_too_short_for_its_sequence_is_refused(small_model):
+    """A kernel would read whatever lies behind the table."""
+    cache = paged(small_model)
+    cache.add("a")
+    host = cache.ledger.plan({"a": [1] * 7})
+    short = replace(host, block_table=(host.block_table[0][:2],))
+    with pytest.raises(ValueError, match="'a' has 2 blocks of 3, too short for its 7 tokens"):
+        PagedContext.of(short, cache.device)
 
 
 def test_free_slots_never_show(small_model):

@@ -47,7 +47,19 @@ class PagedContext:
 
     @classmethod
     def of(cls, host: StepPlan, device: torch.device) -> PagedContext:
-        """Copies a plan's tables to a device, once for all layers."""
+        """Copies a plan's tables to a device, once for all layers.
+
+        Raises:
+            ValueError: a table has too few blocks for its sequence: a kernel would read beyond it.
+        """
+        for seq_id, blocks, length in zip(
+            host.seq_ids, host.block_table, host.context_lens, strict=True
+        ):
+            if length > len(blocks) * host.block_size:
+                raise ValueError(
+                    f"the table of sequence {seq_id!r} has {len(blocks)} blocks of "
+                    f"{host.block_size}, too short for its {length} tokens"
+                )
         width = max(map(len, host.block_table), default=0)
         table = torch.tensor(host.block_table, dtype=torch.int32, device=device)
         lens = torch.tensor(host.context_lens, dtype=torch.int32, device=device)
