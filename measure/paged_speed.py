@@ -22,6 +22,7 @@ import kvlib
 from kvlib.plan import StepPlan
 from kvlib.tensors.kernels import paged_cpu, paged_triton
 from kvlib.tensors.paged_attention import PagedContext, gather
+from kvlib.tensors.store import aligned_empty
 from record import rounds, spread, times_faster, write
 
 HEADS = ((32, 8, 128), (9, 3, 64))  # query heads, KV heads, head_dim
@@ -31,6 +32,11 @@ BLOCK_SIZE = 16
 REPEATS = 7
 MOST_BYTES = 6 * 2**28  # of one store
 READ_BYTES = 2**29
+
+
+def filled(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    """Returns random numbers in memory that was allocated as a cache's store is."""
+    return aligned_empty(shape, dtype.itemsize, dtype, device).normal_()
 
 
 class Setting:
@@ -45,8 +51,8 @@ class Setting:
         blocks = [-(-n // BLOCK_SIZE) for n in lens]
         pool = (sum(blocks), self.num_kv, BLOCK_SIZE, self.head_dim)
         rows = (len(lens), self.num_kv, self.longest, self.head_dim)
-        self.paged = [torch.randn(pool, device=device).to(dtype) for _ in range(2)]
-        self.contiguous = [torch.randn(rows, device=device).to(dtype) for _ in range(2)]
+        self.paged = [filled(pool, dtype, device) for _ in range(2)]
+        self.contiguous = [filled(rows, dtype, device) for _ in range(2)]
         order = list(range(sum(blocks)))
         Random(0).shuffle(order)
         tables = [tuple(order.pop() for _ in range(n)) for n in blocks]
@@ -65,6 +71,7 @@ class Setting:
         self.context = PagedContext.of(self.host, torch.device(device))
         self.row_table = torch.arange(len(lens), dtype=torch.int32, device=device)[:, None]
         self.mask = None
+        self.small_pages: list[Tensor] | None = None
         if len(set(lens)) > 1:
             position = torch.arange(self.longest, device=device)
             self.mask = (position < torch.tensor(lens, device=device)[:, None])[:, None, None]
@@ -97,6 +104,16 @@ class Setting:
         rows = self.context.rows_of(None)
         return attend(self.q, *self.paged, self.context.block_table, rows)[0]
 
+    def kernel_small_pages(self) -> Tensor:
+        """The same kernel and blocks, in the pages of 4 KiB that a tensor gets unasked."""
+        if self.small_pages is None:
+            self.small_pages = [torch.empty(side.shape, dtype=side.dtype) for side in self.paged]
+            for small, side in zip(self.small_pages, self.paged, strict=True):
+                small.copy_(side)
+        rows = self.context.rows_of(None)
+        table = self.context.block_table
+        return paged_cpu.attend_rows(self.q, *self.small_pages, table, rows)[0]
+
     def kernel_contiguous(self) -> Tensor:
         """The same kernel on contiguous rows."""
         rows = self.context.rows_of(None)
@@ -127,6 +144,8 @@ def row(
     ways = {"enable_gqa": setting.enable_gqa, "grouped": setting.grouped, "kernel": setting.kernel}
     if device.type == "cpu":
         ways["kernel_contiguous"] = setting.kernel_contiguous
+        if setting.kv_bytes <= 2**27:
+            ways["kernel_small_pages"] = setting.kernel_small_pages
     if setting.kv_bytes <= 2**27:
         ways["gather"] = setting.gathered
     if dtype == torch.bfloat16:
@@ -162,7 +181,9 @@ def main() -> None:
     rows = []
     for threads in (1, 2) if device.type == "cpu" else (1,):
         torch.set_num_threads(threads)
-        read, flush = torch.ones(2, READ_BYTES // 4096, 1024, device=device)
+        read, flush = (
+            filled((READ_BYTES // 4096, 1024), torch.float32, device.type) for _ in range(2)
+        )
         for heads in HEADS:
             for dtype in (torch.float32, torch.bfloat16):
                 for batch, context in POINTS:

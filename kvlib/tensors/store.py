@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kvlib.sizes import whole_number
+from kvlib.tensors.huge_pages import ask_for_huge_pages
 
 
 def aligned_empty(
@@ -16,7 +17,8 @@ def aligned_empty(
     """Allocates a tensor whose rows (its last axis) each start at a multiple of an alignment.
 
     Rows keep their logical width: the padding lies between them, outside of the view that is
-    returned. The base is aligned too, whatever address the allocator chose.
+    returned. The base is aligned too, whatever address the allocator chose. On a CPU, large tensors
+    are asked to lie in large pages of memory.
 
     Args:
         shape: logical shape; a row has `shape[-1]` numbers.
@@ -44,6 +46,7 @@ def aligned_empty(
     stride = -(-shape[-1] // step) * step
     numbers = math.prod(shape[:-1]) * stride
     flat = torch.empty(numbers + step - 1, dtype=dtype, device=device)
+    ask_for_huge_pages(flat)
     start = -flat.data_ptr() % row_alignment_bytes // dtype.itemsize
     return flat[start : start + numbers].view(*shape[:-1], stride)[..., : shape[-1]]
 

@@ -26,8 +26,8 @@ namespace {
 using T = TYPE;
 
 constexpr int TILE = 16;
-constexpr int MAX_HEADS = 8;  // heads that one item takes at most
-constexpr int64_t AHEAD = 2 * TILE;  // how many tokens before their use rows are asked for
+constexpr int64_t AHEAD = TILE;  // how many tokens before their use rows are asked for
+constexpr int64_t LEAST_TOKENS = 256, ITEMS_PER_THREAD = 8;
 constexpr float LOG2E = 1.44269504f;
 
 struct Args {
@@ -54,11 +54,6 @@ inline void store(uint16_t* p, float value) {  // round to nearest, ties to even
   uint32_t bits;
   std::memcpy(&bits, &value, 4);
   *p = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-inline void prefetch_row(const T* p, int64_t head_dim) {
-  for (int64_t byte = 0; byte < head_dim * static_cast<int64_t>(sizeof(T)); byte += 64)
-    __builtin_prefetch(reinterpret_cast<const char*>(p) + byte);
 }
 
 // Walks through positions one by one: where each one's row lies, without a division for each.
@@ -118,6 +113,12 @@ inline Vector load_wide(const uint16_t* p) {
   typedef uint16_t Half __attribute__((vector_size(WIDE * 2), aligned(2), may_alias));
   typedef uint32_t Bits __attribute__((vector_size(WIDE * 4)));
   return (Vector)(__builtin_convertvector(*reinterpret_cast<const Half*>(p), Bits) << 16);
+}
+
+// Asks for a cache line of a row, once, when the vector that begins in it comes up. It is to come to
+// the second cache: so many lines under way at once would fill the first one's queue.
+inline void ask_for(const T* row, int i) {
+  if (i * WIDE * sizeof(T) % 64 == 0) __builtin_prefetch(row + i * WIDE, 0, 2);
 }
 
 // Adds up neighbours at a distance: of each group of 2 * S lanes of a and of b, S lanes are left.
@@ -203,15 +204,19 @@ struct Head {
     }
   }
 
-  // Takes in the n tokens whose rows lie at `where`; the other entries repeat one of them.
-  void tile(const T* keys, const T* values, const int64_t* where, int n) {
+  // Takes in the n tokens whose rows lie at `where`; the other entries repeat one of them. With each
+  // line that is used, the one of a later token at `soon` is asked for.
+  void tile(const T* keys, const T* values, const int64_t* where, const int64_t* soon, int n) {
     // Scores: a few tokens at a time, so that each load of a query serves all of them.
     Vector dot[GROUP][TILE];
     for (int first = 0; first < TILE; first += TOKENS) {
       Vector x[GROUP][TOKENS] = {};
       for (int i = 0; i < STEPS; i++) {
         Vector k[TOKENS];
-        for (int t = 0; t < TOKENS; t++) k[t] = load_wide(keys + where[first + t] + i * WIDE);
+        for (int t = 0; t < TOKENS; t++) {
+          k[t] = load_wide(keys + where[first + t] + i * WIDE);
+          ask_for(keys + soon[first + t], i);
+        }
         for (int g = 0; g < GROUP; g++)
           for (int t = 0; t < TOKENS; t++) x[g][t] += query[g][i] * k[t];
       }
@@ -233,7 +238,10 @@ struct Head {
         for (int j = 0; j < STRETCH; j++) x[g][j] = sum[g][i + j] * shrink[g];
       for (int t = 0; t < n; t++) {
         Vector v[STRETCH];
-        for (int j = 0; j < STRETCH; j++) v[j] = load_wide(values + where[t] + (i + j) * WIDE);
+        for (int j = 0; j < STRETCH; j++) {
+          v[j] = load_wide(values + where[t] + (i + j) * WIDE);
+          ask_for(values + soon[t], i + j);
+        }
         for (int g = 0; g < GROUP; g++)
           for (int j = 0; j < STRETCH; j++) x[g][j] += weight[g][t] * v[j];
       }
@@ -253,6 +261,9 @@ struct Head {
   }
 };
 
+// The heads that one item takes at most: what they gather has to stay in the caches too.
+constexpr int MAX_HEADS = std::clamp<int>((1 << 15) / sizeof(Head), 1, 8);
+
 void item(const Args& a, int64_t row, int64_t head, int64_t heads, int64_t from, int64_t to,
           float* part) {
   const T* keys = static_cast<const T*>(a.k) + head * a.head_stride;
@@ -267,16 +278,10 @@ void item(const Args& a, int64_t row, int64_t head, int64_t heads, int64_t from,
     int64_t where[TILE], soon[TILE];
     for (int t = 0; t < n; t++) where[t] = walk.next();
     for (int t = n; t < TILE; t++) where[t] = where[0];
-    for (int t = 0; t < soon_n; t++) soon[t] = ahead.next();
+    for (int t = 0; t < TILE; t++) soon[t] = t < soon_n ? ahead.next() : where[t];
     left_ahead -= soon_n;
-    for (int64_t h = 0; h < heads; h++) {
-      const int64_t skip = h * a.head_stride;
-      for (int t = 0; t < soon_n; t++) {
-        prefetch_row(keys + skip + soon[t], HEAD_DIM);
-        prefetch_row(values + skip + soon[t], HEAD_DIM);
-      }
-      mine[h].tile(keys + skip, values + skip, where, n);
-    }
+    for (int64_t h = 0; h < heads; h++)
+      mine[h].tile(keys + h * a.head_stride, values + h * a.head_stride, where, soon, n);
   }
   for (int64_t h = 0; h < heads; h++) mine[h].end(part + h * GROUP * (HEAD_DIM + 2));
 }
@@ -284,6 +289,8 @@ void item(const Args& a, int64_t row, int64_t head, int64_t heads, int64_t from,
 #else
 
 // Any sizes: the same, in plain loops, and one head at a time.
+constexpr int MAX_HEADS = 1;
+
 void item(const Args& a, int64_t row, int64_t head, int64_t, int64_t from, int64_t to, float* part) {
   const int64_t dim = a.head_dim, group = a.group;
   const T* keys = static_cast<const T*>(a.k) + head * a.head_stride;
@@ -356,17 +363,27 @@ struct Item {
   int64_t row, head, heads, from, to, part;
 };
 
-// How many heads an item takes: as many as make one run of memory of about 16 KiB in each block.
+// How many heads an item takes: as many as make one run of memory of about 64 KiB in each block. A
+// jump to another place costs more than any arithmetic here, and longer runs jump less often.
 int64_t heads_together(const Args& a) {
   const int64_t head_bytes = a.block_size * a.token_stride * static_cast<int64_t>(sizeof(T));
-  if (!HEAD_DIM || a.head_stride != a.block_size * a.token_stride) return 1;
-  return std::clamp<int64_t>((1 << 14) / head_bytes, 1, std::min<int64_t>(a.kv_heads, MAX_HEADS));
+  if (a.head_stride != a.block_size * a.token_stride) return 1;
+  return std::clamp<int64_t>((1 << 16) / head_bytes, 1, std::min<int64_t>(a.kv_heads, MAX_HEADS));
 }
 
-void run(const Args& a, int64_t split_tokens, int threads) {
+// How many tokens an item takes: each should be worth starting, and each thread should find several.
+int64_t tokens_together(const Args& a, int threads) {
+  if (threads <= 1) return INT64_MAX / 2;
+  int64_t seen = 0;
+  for (int64_t row = 0; row < a.rows; row++) seen += std::max(0, a.row_end[row] - a.row_first[row]);
+  const int64_t items = ITEMS_PER_THREAD * threads * heads_together(a);
+  return std::max<int64_t>(LEAST_TOKENS, seen * a.kv_heads / items);
+}
+
+void run(const Args& a, int threads) {
   std::vector<Item> items;
   std::vector<int64_t> first_part(a.rows + 1);
-  const int64_t together = heads_together(a);
+  const int64_t together = heads_together(a), split_tokens = tokens_together(a, threads);
   int64_t parts = 0;
   for (int64_t row = 0; row < a.rows; row++) {
     first_part[row] = parts;
@@ -405,6 +422,6 @@ extern "C" int kvlib_paged_attention(const void* q, const void* k, const void* v
                sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], sizes[7],
                sizes[8], scale};
   if (HEAD_DIM && (a.head_dim != HEAD_DIM || a.group != GROUP)) return 1;
-  run(a, sizes[9], threads);
+  run(a, threads);
   return 0;
 }

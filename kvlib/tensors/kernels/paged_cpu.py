@@ -21,9 +21,6 @@ SOURCE = Path(__file__).with_name("paged_cpu.cpp")
 TYPES = {torch.float32: "float", torch.float16: "_Float16", torch.bfloat16: "uint16_t"}
 FAST_HEAD_DIMS = (64, 80, 96, 128, 256)
 FAST_GROUPS = range(1, 9)
-# An item of work should be worth starting, and each thread should find several.
-LEAST_SPLIT_TOKENS, ITEMS_PER_THREAD = 256, 8
-WHOLE = 2**40
 
 
 def kernel(dtype: torch.dtype, head_dim: int, group: int) -> ctypes.CDLL:
@@ -66,10 +63,8 @@ def attend_rows(
     out = torch.empty_like(q)
     lse = torch.empty(q.shape[:2], dtype=torch.float32)
     threads = torch.get_num_threads() if threads is None else threads
-    seen = int((rows[2] - rows[1]).sum()) * num_kv_heads if threads > 1 else 0
-    split = max(LEAST_SPLIT_TOKENS, seen // (ITEMS_PER_THREAD * threads)) if threads > 1 else WHOLE
     strides = (table.stride(0), *keys.stride()[:3])
-    sizes = (num_rows, num_kv_heads, group, head_dim, block_size, *strides, split)
+    sizes = (num_rows, num_kv_heads, group, head_dim, block_size, *strides)
     refused = _call(q.dtype, head_dim, group)(
         q.data_ptr(),
         keys.data_ptr(),
@@ -87,7 +82,7 @@ def attend_rows(
     return out, lse
 
 
-_Sizes = ctypes.c_int64 * 10
+_Sizes = ctypes.c_int64 * 9
 
 
 @cache
