@@ -142,6 +142,37 @@ def test_what_the_kernel_does_not_take_is_refused(change, message):
         paged_cpu.attend_rows(**change(arguments))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"table": [[0, 4]]},
+        {"table": [[0, -1]]},
+        {"rows": [[1], [0], [8]]},
+        {"rows": [[-1], [0], [8]]},
+        {"rows": [[0], [0], [9]]},
+        {"rows": [[0], [-1], [8]]},
+        {"table": [[]]},
+    ],
+    ids=["block", "null", "sequence", "below", "beyond", "before", "empty"],
+)
+@pytest.mark.parametrize("head_dim", [64, 24], ids=["constant sizes", "general loops"])
+def test_a_row_that_sees_positions_without_a_block_is_refused(change, head_dim):
+    blocks = torch.randn(4, 1, 4, head_dim)
+    given = {"table": [[0, 3]], "rows": [[0], [0], [8]]} | change
+    table, rows = (torch.tensor(given[name], dtype=torch.int32) for name in ("table", "rows"))
+    with pytest.raises(ValueError, match="4 blocks of 4"):
+        paged_cpu.attend_rows(torch.randn(1, 2, head_dim), blocks, blocks, table, rows)
+
+
+def test_a_block_outside_of_what_a_row_sees_may_be_anything():
+    blocks = torch.randn(4, 1, 4, 64)
+    table = torch.tensor([[99, 3, -7]], dtype=torch.int32)
+    rows = torch.tensor([[0, 0], [4, 0], [8, 0]], dtype=torch.int32)
+    out, lse = paged_cpu.attend_rows(torch.randn(2, 2, 64), blocks, blocks, table, rows)
+    assert torch.isfinite(out).all()
+    assert (out[1] == 0).all() and (lse[1] == -torch.inf).all()
+
+
 def test_sizes_beyond_the_general_loops_are_refused():
     q, keys, values, table, _ = setting([3], (1, 1), 600, 16)
     with pytest.raises(ValueError, match="head_dim to 512"):

@@ -1,7 +1,7 @@
 """Large pages of the operating system for large tensors on the CPU.
 
-A processor finds where an address lies in a small cache of page-table entries. Blocks read in random
-order leave it at every page of 4 KiB; with pages of 2 MiB, 512 times fewer entries cover the pool.
+A processor finds where an address lies in a small cache of page-table entries. Blocks read in
+random order miss it at every page of 4 KiB; of 2 MiB pages, 512 times fewer cover the pool.
 """
 
 from __future__ import annotations

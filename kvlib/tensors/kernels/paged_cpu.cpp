@@ -411,9 +411,23 @@ void run(const Args& a, int threads) {
             first_part[row + 1] - first_part[row], step);
 }
 
+// Whether every row names a sequence of the table, and positions whose blocks there are.
+bool all_there(const Args& a, int64_t num_seqs, int64_t num_blocks) {
+  for (int64_t row = 0; row < a.rows; row++) {
+    const int64_t seq = a.row_seq[row], first = a.row_first[row], end = a.row_end[row];
+    if (first >= end) continue;
+    if (seq < 0 || seq >= num_seqs || first < 0 || end > a.table_stride * a.block_size) return false;
+    const int32_t* table = a.table + seq * a.table_stride;
+    for (int64_t i = first / a.block_size; i <= (end - 1) / a.block_size; i++)
+      if (table[i] < 0 || table[i] >= num_blocks) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-// Returns 0, or 1 where the sizes are not those it was compiled for.
+// Returns 0; 1 where the sizes are not those it was compiled for; 2 where a row or a block does not
+// exist. Then nothing is written.
 extern "C" int kvlib_paged_attention(const void* q, const void* k, const void* v, void* out,
                                      float* lse, const int32_t* table, const int32_t* row_seq,
                                      const int32_t* row_first, const int32_t* row_end,
@@ -422,6 +436,7 @@ extern "C" int kvlib_paged_attention(const void* q, const void* k, const void* v
                sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], sizes[7],
                sizes[8], scale};
   if (HEAD_DIM && (a.head_dim != HEAD_DIM || a.group != GROUP)) return 1;
+  if (!all_there(a, sizes[9], sizes[10])) return 2;
   run(a, threads);
   return 0;
 }

@@ -53,7 +53,8 @@ def attend_rows(
         The output [R, Hq, D] in the dtype of `q`, and the log-sum-exp of the scores [R, Hq].
 
     Raises:
-        ValueError: a layout or a size that the kernel does not take.
+        ValueError: a layout or a size that the kernel does not take, or a row that sees positions
+            without a block. Nothing is read outside of the blocks.
         NoCompiler: it cannot be compiled on this machine.
     """
     num_rows, num_q_heads, head_dim = q.shape
@@ -63,8 +64,8 @@ def attend_rows(
     out = torch.empty_like(q)
     lse = torch.empty(q.shape[:2], dtype=torch.float32)
     threads = torch.get_num_threads() if threads is None else threads
-    strides = (table.stride(0), *keys.stride()[:3])
-    sizes = (num_rows, num_kv_heads, group, head_dim, block_size, *strides)
+    strides = (table.shape[1], *keys.stride()[:3])
+    sizes = (num_rows, num_kv_heads, group, head_dim, block_size, *strides, len(table), len(keys))
     refused = _call(q.dtype, head_dim, group)(
         q.data_ptr(),
         keys.data_ptr(),
@@ -77,12 +78,17 @@ def attend_rows(
         head_dim**-0.5,
         threads,
     )
-    if refused:
+    if refused == 1:
         raise ValueError(f"the kernel was compiled for other sizes than {sizes}")
+    if refused:
+        raise ValueError(
+            f"a row sees positions without a block: there are {len(keys)} blocks of {block_size},"
+            f" and a table of {len(table)} sequences, {table.shape[1]} blocks each"
+        )
     return out, lse
 
 
-_Sizes = ctypes.c_int64 * 9
+_Sizes = ctypes.c_int64 * 11
 
 
 @cache
@@ -108,7 +114,8 @@ def _check(
         raise ValueError(
             f"the kernel takes head_dim to 512 and 64 queries a KV head, got {q.shape[2]}, {group}"
         )
-    whole = table.dtype == rows.dtype == torch.int32 and rows.is_contiguous()
+    whole = table.dtype == rows.dtype == torch.int32 and rows.is_contiguous() and table.dim() == 2
+    whole = whole and table.is_contiguous()
     if not whole or tuple(rows.shape) != (3, len(q)):
         raise ValueError(f"table [S, M] and rows [3, {len(q)}] are int32, got {tuple(rows.shape)}")
     if not (q.is_cpu and keys.is_cpu and values.is_cpu and table.is_cpu and rows.is_cpu):
