@@ -20,7 +20,7 @@ import kvlib
 from kvlib.plan import StepPlan
 from kvlib.tensors.kernels import paged_cpu, paged_triton
 from kvlib.tensors.paged_attention import PagedContext, gather
-from paged_speed import waiting
+from paged_speed import filled, waiting
 from record import ROOT, rounds, spread, times_faster, write
 
 HEADS = ((32, 8, 128), (9, 3, 64))  # query heads, KV heads, head_dim
@@ -38,7 +38,7 @@ class Pool:
         num_q, self.num_kv, self.head_dim = heads
         numbers = num_tokens * self.num_kv * self.head_dim
         self.batch, self.device = num_tokens // CONTEXT, device
-        self.sides = [torch.randn(numbers, device=device) for _ in range(2)]
+        self.sides = [filled((numbers,), torch.float32, device.type) for _ in range(2)]
         self.q = torch.randn(self.batch, num_q, self.head_dim, device=device)
 
     def blocks(self, block_size: int) -> list[Tensor]:

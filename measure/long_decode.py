@@ -14,6 +14,7 @@ from torch import Tensor
 
 import kvlib
 from kvlib.tensors.paged_attention import paged_attention
+from paged_speed import filled as random_numbers
 from paged_speed import waiting
 from record import rounds, spread, write
 
@@ -68,7 +69,7 @@ def row(dtype: torch.dtype, device: torch.device) -> dict[str, object]:
 
 def reading(num_bytes: int, device: torch.device) -> Callable[[], Tensor]:
     """Returns a call that reads a set of so many bytes once: a matrix times a vector."""
-    data = torch.ones(num_bytes // 4096, 1024, device=device)
+    data = random_numbers((num_bytes // 4096, 1024), torch.float32, device.type)
     vector = torch.ones(1024, device=device)
     return lambda: data @ vector
 

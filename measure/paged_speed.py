@@ -2,16 +2,16 @@
 
 Every row takes turns between torch's own attention on contiguous tensors, in two forms (query heads
 repeated by `enable_gqa`, and the queries of one KV head grouped as rows), gathering blocks first,
-and this project's kernel on blocks and on the same keys laid out contiguously. Half a gigabyte is
-read before each of them, as the weights are before the attention of a real step: otherwise those
-that come second would find their keys in the processor's cache. The speed of such a read says what
-memory can give.
+and this project's kernel on blocks and on the same keys laid out contiguously. What each of them
+reads is put out of the processor's caches before it, as it is in a real step, whose weights were
+read since; its code stays there, as it ran for the layer before. The speed at which half a
+gigabyte is read says what memory can give.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import torch
@@ -23,6 +23,7 @@ from kvlib.plan import StepPlan
 from kvlib.tensors.kernels import paged_cpu, paged_triton
 from kvlib.tensors.paged_attention import PagedContext, gather
 from kvlib.tensors.store import aligned_empty
+from out_of_cache import READ_BYTES, putting_out
 from record import rounds, spread, times_faster, write
 
 HEADS = ((32, 8, 128), (9, 3, 64))  # query heads, KV heads, head_dim
@@ -30,8 +31,8 @@ POINTS = ((1, 512), (1, 8192), (8, 512), (8, 2048), (8, 8192), (32, 512), (32, 2
 RAGGED = tuple(64 + round((4096 - 64) * i / 15) for i in range(16))
 BLOCK_SIZE = 16
 REPEATS = 7
+FEW_BYTES = 2**27  # to gather, or to keep once more
 MOST_BYTES = 6 * 2**28  # of one store
-READ_BYTES = 2**29
 
 
 def filled(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
@@ -45,7 +46,7 @@ class Setting:
     def __init__(
         self, heads: tuple[int, int, int], lens: tuple[int, ...], dtype: torch.dtype, device: str
     ) -> None:
-        self.num_q, self.num_kv, self.head_dim = heads
+        self.heads = self.num_q, self.num_kv, self.head_dim = heads
         self.lens, self.longest = lens, max(lens)
         place = {"dtype": dtype, "device": device}
         blocks = [-(-n // BLOCK_SIZE) for n in lens]
@@ -71,7 +72,9 @@ class Setting:
         self.context = PagedContext.of(self.host, torch.device(device))
         self.row_table = torch.arange(len(lens), dtype=torch.int32, device=device)[:, None]
         self.mask = None
-        self.small_pages: list[Tensor] | None = None
+        self.small_pages: list[Tensor] = []
+        if device == "cpu" and self.kv_bytes <= FEW_BYTES:
+            self.small_pages = [torch.empty(pool, dtype=dtype).copy_(side) for side in self.paged]
         if len(set(lens)) > 1:
             position = torch.arange(self.longest, device=device)
             self.mask = (position < torch.tensor(lens, device=device)[:, None])[:, None, None]
@@ -106,10 +109,6 @@ class Setting:
 
     def kernel_small_pages(self) -> Tensor:
         """The same kernel and blocks, in the pages of 4 KiB that a tensor gets unasked."""
-        if self.small_pages is None:
-            self.small_pages = [torch.empty(side.shape, dtype=side.dtype) for side in self.paged]
-            for small, side in zip(self.small_pages, self.paged, strict=True):
-                small.copy_(side)
         rows = self.context.rows_of(None)
         table = self.context.block_table
         return paged_cpu.attend_rows(self.q, *self.small_pages, table, rows)[0]
@@ -131,30 +130,46 @@ def waiting(work: Callable[[], object], device: torch.device) -> Callable[[], No
     return run
 
 
+def all_ways(
+    setting: Setting,
+) -> tuple[dict[str, Callable[[], Tensor]], dict[str, Sequence[Tensor]]]:
+    """Returns what takes turns, and what each of them reads; copies of all keys where few are."""
+    device, few = setting.q.device.type, setting.kv_bytes <= FEW_BYTES
+    ways = {"enable_gqa": setting.enable_gqa, "grouped": setting.grouped, "kernel": setting.kernel}
+    reads: dict[str, Sequence[Tensor]] = dict.fromkeys(
+        ("enable_gqa", "grouped"), setting.contiguous
+    )
+    reads["kernel"] = setting.paged
+    if device == "cpu":
+        ways["kernel_contiguous"] = setting.kernel_contiguous
+        reads["kernel_contiguous"] = setting.contiguous
+    if device == "cpu" and few:
+        ways["kernel_small_pages"] = setting.kernel_small_pages
+        reads["kernel_small_pages"] = setting.small_pages
+    if few:
+        ways["gather"], reads["gather"] = setting.gathered, setting.paged
+    if setting.q.dtype == torch.bfloat16:
+        full = Setting(setting.heads, setting.lens, torch.float32, device)
+        ways["float32_enable_gqa"] = full.enable_gqa
+        reads["float32_enable_gqa"] = full.contiguous
+    return ways, reads
+
+
 def row(
     heads: tuple[int, int, int],
     lens: tuple[int, ...],
     dtype: torch.dtype,
     read: Tensor,
-    flush: Tensor,
 ) -> dict[str, object]:
     """Times one setting in turns with a read of a large set."""
     device = read.device
     setting = Setting(heads, lens, dtype, device.type)
-    ways = {"enable_gqa": setting.enable_gqa, "grouped": setting.grouped, "kernel": setting.kernel}
-    if device.type == "cpu":
-        ways["kernel_contiguous"] = setting.kernel_contiguous
-        if setting.kv_bytes <= 2**27:
-            ways["kernel_small_pages"] = setting.kernel_small_pages
-    if setting.kv_bytes <= 2**27:
-        ways["gather"] = setting.gathered
-    if dtype == torch.bfloat16:
-        full = Setting(heads, lens, torch.float32, device.type)
-        ways["float32_enable_gqa"] = full.enable_gqa
+    ways, reads = all_ways(setting)
     vector = torch.ones(read.shape[1], device=device)
-    ways["read"] = lambda: read @ vector
+    ways["read"], reads["read"] = lambda: read @ vector, (read,)
     calls = {name: waiting(work, device) for name, work in ways.items()}
-    times = rounds(calls, REPEATS, before=waiting(lambda: flush @ vector, device))
+    before = {name: putting_out(*tensors, after=calls[name]) for name, tensors in reads.items()}
+    times = rounds(calls, REPEATS, before=before)
     kernel = times["kernel"]
     speed = [setting.kv_bytes / s / 1e9 for s in kernel]
     reads = [read.nbytes / s / 1e9 for s in times["read"]]
@@ -181,17 +196,15 @@ def main() -> None:
     rows = []
     for threads in (1, 2) if device.type == "cpu" else (1,):
         torch.set_num_threads(threads)
-        read, flush = (
-            filled((READ_BYTES // 4096, 1024), torch.float32, device.type) for _ in range(2)
-        )
+        read = filled((READ_BYTES // 4096, 1024), torch.float32, device.type)
         for heads in HEADS:
             for dtype in (torch.float32, torch.bfloat16):
                 for batch, context in POINTS:
                     size = 2 * batch * context * heads[1] * heads[2] * 4
                     if size <= MOST_BYTES:
-                        rows.append(row(heads, (context,) * batch, dtype, read, flush))
+                        rows.append(row(heads, (context,) * batch, dtype, read))
                         print(rows[-1]["heads"], rows[-1]["times_faster_than"], file=sys.stderr)
-                rows.append(row(heads, RAGGED, dtype, read, flush))
+                rows.append(row(heads, RAGGED, dtype, read))
     code = ("kvlib/tensors/kernels/paged_cpu.cpp", "kvlib/tensors/kernels/paged_cpu.py")
     if device.type == "cuda":
         code = ("kvlib/tensors/kernels/_paged_triton.py", "kvlib/tensors/kernels/paged_triton.py")

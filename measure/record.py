@@ -13,9 +13,10 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def rounds(
     repeats: int,
     *,
     warm_up: bool = True,
-    before: Callable[[], None] = lambda: None,
+    before: Mapping[str, Callable[[], None]] = MappingProxyType({}),
 ) -> dict[str, list[float]]:
     """Times several ways of doing the same thing in turns, so that noise meets all of them alike.
 
@@ -38,7 +39,8 @@ def rounds(
         ways: name to a call that does the work once and, on CUDA, waits for it.
         repeats: rounds that are timed.
         warm_up: whether an untimed round comes first; without it the caller has warmed up.
-        before: called before each of them, untimed: to leave a processor's caches alike for all.
+        before: for some of the ways a call that is made before it, untimed: to put what it reads
+            out of a processor's caches, say.
 
     Returns:
         For each way the seconds of every round, in order.
@@ -46,7 +48,8 @@ def rounds(
     times: dict[str, list[float]] = {name: [] for name in ways}
     for round_ in range(-int(warm_up), repeats):
         for name, work in ways.items():
-            before()
+            if name in before:
+                before[name]()
             start = perf_counter()
             work()
             if round_ >= 0:
