@@ -16,10 +16,15 @@ NOBODY: Mapping[int, tuple[int, int]] = MappingProxyType({})
 def num_blocks_for(num_tokens: int, block_size: int) -> int:
     """Returns how many blocks hold `num_tokens` tokens.
 
+    Raises:
+        ValueError: a negative number of tokens.
+
     Example:
         >>> [num_blocks_for(n, 16) for n in (0, 1, 16, 17)]
         [0, 1, 1, 2]
     """
+    if num_tokens < 0:
+        raise ValueError(f"num_tokens must be at least 0, got {num_tokens}")
     return -(-num_tokens // block_size)
 
 
@@ -47,6 +52,7 @@ class BlockTable:
     Blocks may be shared with other tables. Before a token is written into a shared block, the table
     takes a block of its own in its place and names the copy that the owner of the bytes must make:
     copy-on-write. Only a partly filled last block can need it, since full blocks are never written.
+    A block that was marked counts as shared, with whoever may want its content again.
 
     Args:
         pool: where blocks come from.
@@ -74,6 +80,7 @@ class BlockTable:
         self._pool = pool
         self._blocks: list[int] = []
         self._first_kept = 0
+        self._pending: Extension | None = None
 
     @property
     def block_ids(self) -> tuple[int, ...]:
@@ -101,7 +108,12 @@ class BlockTable:
     def blocks_needed(
         self, num_tokens: int, leaving: Mapping[int, tuple[int, int]] = NOBODY
     ) -> int:
-        """Returns how many blocks `extend` would take from the pool, a copy's included."""
+        """Returns how many blocks `extend` would take from the pool, a copy's included.
+
+        Raises:
+            TypeError, ValueError: not a whole number of at least 0.
+        """
+        whole_number("num_tokens", num_tokens, least=0)
         end = num_blocks_for(self.num_tokens + num_tokens, self.block_size)
         copy = num_tokens > 0 and self.must_copy(leaving)
         return max(end - len(self._blocks), 0) + copy
@@ -113,7 +125,7 @@ class BlockTable:
         last = self._blocks[-1]
         leavers, most_filled = leaving.get(last, (0, 0))
         others = self._pool.ref_count(last) - 1 - leavers
-        return others > 0 or most_filled > self._filled
+        return others > 0 or most_filled > self._filled or self._pool.has_content(last)
 
     def extend(
         self,
@@ -122,7 +134,8 @@ class BlockTable:
     ) -> Extension:
         """Makes room for further tokens; `settle` makes it final, `undo` takes it back.
 
-        Until then a shared block that was replaced stays referenced, so that `undo` finds it.
+        Until then a block that was replaced stays referenced, so that `undo` finds it, and nothing
+        else can be done to the table.
 
         Args:
             num_tokens: how many.
@@ -131,31 +144,41 @@ class BlockTable:
                 it writes behind all that the others would find again.
 
         Raises:
-            TypeError, ValueError: not a whole number of at least 0.
+            TypeError, ValueError: not a whole number of at least 0, or an extension is open.
             OutOfBlocks: the pool has too few blocks. In each case nothing changes.
         """
-        whole_number("num_tokens", num_tokens, least=0)
+        self._refuse_open()
         fresh = self._pool.allocate(self.blocks_needed(num_tokens, leaving))
         copies: tuple[BlockCopy, ...] = ()
         replaced = None
-        if num_tokens and self._filled:
-            if self.must_copy(leaving):
-                replaced, own = self._blocks[-1], fresh.pop(0)
-                copies = (BlockCopy(replaced, own, self._filled),)
-                self._blocks[-1] = own
-            else:
-                self._pool.unmark(self._blocks[-1])  # what is written into is other content
+        if num_tokens and self.must_copy(leaving):
+            replaced, own = self._blocks[-1], fresh.pop(0)
+            copies = (BlockCopy(replaced, own, self._filled),)
+            self._blocks[-1] = own
         first, self.num_tokens = self.num_tokens, self.num_tokens + num_tokens
         self._blocks.extend(fresh)
-        return Extension(first, self.num_tokens, len(fresh), copies, replaced)
+        self._pending = Extension(first, self.num_tokens, len(fresh), copies, replaced)
+        return self._pending
 
     def settle(self, extension: Extension) -> None:
-        """Makes the last extension final: gives up the block that a copy has replaced."""
+        """Makes the last extension final: gives up the block that a copy has replaced.
+
+        Raises:
+            ValueError: it is not the open extension of this table. Nothing changes.
+        """
+        self._close(extension)
         if extension.replaced is not None:
             self._pool.free([extension.replaced])
 
     def undo(self, extension: Extension) -> None:
-        """Takes the last extension back; the table is what it was before."""
+        """Takes the last extension back; the table is what it was before.
+
+        So is the pool, but for the content of free blocks that was lost when they were handed out.
+
+        Raises:
+            ValueError: it is not the open extension of this table. Nothing changes.
+        """
+        self._close(extension)
         keep = len(self._blocks) - extension.num_new
         self._pool.free(self._blocks[keep:])
         del self._blocks[keep:]
@@ -171,7 +194,12 @@ class BlockTable:
         return extension
 
     def fork(self) -> BlockTable:
-        """Returns a table of the same tokens that shares every block."""
+        """Returns a table of the same tokens that shares every block.
+
+        Raises:
+            ValueError: an extension is open. Nothing changes.
+        """
+        self._refuse_open()
         child = BlockTable(self._pool, self.block_size)
         self._pool.share(self._blocks[self._first_kept :])
         child._blocks, child.num_tokens = list(self._blocks), self.num_tokens
@@ -182,12 +210,17 @@ class BlockTable:
         """Keeps the first `num_tokens` tokens and gives back the whole blocks behind them.
 
         Raises:
-            TypeError, ValueError: not a whole number within `[0, num_tokens]`, or a window has
-                dropped what is to be kept. Nothing changes.
+            TypeError, ValueError: not a whole number within `[0, num_tokens]`, an extension is
+                open, or a window has dropped what is to be kept. Nothing changes.
         """
+        self._refuse_open()
         whole_number("num_tokens", num_tokens, least=0)
         if num_tokens > self.num_tokens:
             raise ValueError(f"keeps 0 to {self.num_tokens} tokens, asked to keep {num_tokens}")
+        if 0 < num_tokens < self.first_position:
+            raise ValueError(
+                f"positions before {self.first_position} are gone, asked to keep {num_tokens}"
+            )
         keep = num_blocks_for(num_tokens, self.block_size)
         self._pool.free(self._blocks[max(keep, self._first_kept) :])
         del self._blocks[keep:]
@@ -199,7 +232,11 @@ class BlockTable:
 
         Args:
             position: the first that a later query can still see.
+
+        Raises:
+            ValueError: an extension is open. Nothing changes.
         """
+        self._refuse_open()
         end = min(max(position, 0) // self.block_size, len(self._blocks))
         if end > self._first_kept:
             gone = slice(self._first_kept, end)
@@ -215,3 +252,16 @@ class BlockTable:
     def _filled(self) -> int:
         """Tokens in a partly filled last block, 0 if it is full."""
         return self.num_tokens % self.block_size
+
+    def _close(self, extension: Extension) -> None:
+        # By identity: an equal one may be an earlier extension that was undone.
+        if self._pending is None or extension is not self._pending:
+            raise ValueError(
+                f"only the open extension can be settled or undone: it is {self._pending},"
+                f" asked for {extension}"
+            )
+        self._pending = None
+
+    def _refuse_open(self) -> None:
+        if self._pending is not None:
+            raise ValueError(f"an extension is open, {self._pending}: settle or undo it first")

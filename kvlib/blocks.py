@@ -82,8 +82,22 @@ class BlockPool:
         self._require(block_id)
         return self._refs[block_id]
 
+    def has_content(self, block_id: int) -> bool:
+        """Answers whether the block was marked, and what it held then is still there.
+
+        Raises:
+            ValueError: there is no such block; the null block is none.
+        """
+        self._require(block_id)
+        return self._marked[block_id]
+
     def can_allocate(self, num_blocks: int) -> bool:
-        """Answers whether that many blocks are to be had now."""
+        """Answers whether that many blocks are to be had now.
+
+        Raises:
+            TypeError, ValueError: not a whole number of at least 0.
+        """
+        whole_number("num_blocks", num_blocks, least=0)
         return num_blocks <= self.num_free
 
     def allocate(self, num_blocks: int) -> list[int]:

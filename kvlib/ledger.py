@@ -8,10 +8,10 @@ this ledger where to write and what to read.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from kvlib.open_plans import OpenPlans
 from kvlib.plan import BlockCopy, OutOfBlocks, SeqId, SequenceTooLong, StepPlan
+from kvlib.sequences import SequenceLedger
 from kvlib.sizes import whole_number
 
 
@@ -39,7 +39,7 @@ def grown_len(row_len: int, needed: int, max_seq_len: int, growth: float) -> int
     return row_len
 
 
-class ContiguousLedger:
+class ContiguousLedger(SequenceLedger):
     """Owns the rows of a contiguous cache: one row of `row_len` slots for each sequence.
 
     A step is `plan`, then `commit` (the tokens are stored) or `abort` (nothing happened). Lengths
@@ -47,6 +47,9 @@ class ContiguousLedger:
 
     Rows are as long as the longest sequence may become, from the start, unless `initial_seq_len`
     makes them shorter: then all of them grow together, inside `plan`, when a sequence needs it.
+
+    `fork` copies the parent's row. `reorder` hands rows over: a source that k sequences continue
+    costs k - 1 copies, into the rows of those that nobody continues.
 
     Args:
         num_seqs: rows, that is sequences that can live at once.
@@ -75,6 +78,7 @@ class ContiguousLedger:
         initial_seq_len: int | None = None,
         growth: float = 2.0,
     ) -> None:
+        super().__init__()
         whole_number("num_seqs", num_seqs)
         whole_number("max_seq_len", max_seq_len)
         initial_seq_len = max_seq_len if initial_seq_len is None else initial_seq_len
@@ -92,8 +96,6 @@ class ContiguousLedger:
         self.growth = growth
         self._free_rows = list(range(num_seqs - 1, -1, -1))
         self._rows: dict[SeqId, int] = {}
-        self._lengths: dict[SeqId, int] = {}
-        self._open = OpenPlans()
 
     @property
     def num_free(self) -> int:
@@ -110,47 +112,18 @@ class ContiguousLedger:
         """Slots that nobody else can use: whole rows."""
         return len(self._rows) * self.row_len
 
-    @property
-    def seq_ids(self) -> tuple[SeqId, ...]:
-        """The live sequences, in the order they were added."""
-        return tuple(self._rows)
-
     def row(self, seq_id: SeqId) -> int:
         """Returns the row that a live sequence owns.
 
         Raises:
             KeyError: no such sequence.
         """
-        if seq_id not in self._rows:
-            raise KeyError(f"no sequence {seq_id!r}; {len(self._rows)} are live")
+        self._require_live(seq_id)
         return self._rows[seq_id]
-
-    def length(self, seq_id: SeqId) -> int:
-        """Returns how many tokens of a live sequence are stored.
-
-        Raises:
-            KeyError: no such sequence.
-        """
-        self.row(seq_id)
-        return self._lengths[seq_id]
 
     def can_add(self) -> bool:
         """Answers whether a further sequence would be admitted now."""
         return bool(self._free_rows)
-
-    def add(self, seq_id: SeqId) -> None:
-        """Reserves a row for a new, empty sequence.
-
-        Raises:
-            ValueError: the id is live already, or `None`, which marks padding. Nothing changes.
-            OutOfBlocks: no row is free. Nothing changes.
-        """
-        if seq_id is None or seq_id in self._rows:
-            raise ValueError(f"a new sequence needs a new id, got {seq_id!r}")
-        if not self._free_rows:
-            raise OutOfBlocks(f"asked for 1 row, 0 free of {self.num_seqs}")
-        self._rows[seq_id] = self._free_rows.pop()
-        self._lengths[seq_id] = 0
 
     def row_len_for(self, new: Mapping[SeqId, Sequence[int]]) -> int:
         """Returns how long rows must be for a step, the present length if that is enough.
@@ -194,122 +167,9 @@ class ContiguousLedger:
         if row_len != self.row_len:
             self.row_len = row_len
             self._open.outgrow()
-        positions: list[int] = []
-        slots: list[int] = []
-        starts = [0]
-        for seq_id, tokens in new.items():
-            begin, first_slot = self._lengths[seq_id], self._rows[seq_id] * row_len
-            positions.extend(range(begin, begin + len(tokens)))
-            slots.extend(range(first_slot + begin, first_slot + begin + len(tokens)))
-            starts.append(len(positions))
-        return StepPlan(
-            seq_ids=tuple(new),
-            positions=tuple(positions),
-            slot_mapping=tuple(slots),
-            query_start=tuple(starts),
-            context_lens=tuple(self._lengths[s] + len(t) for s, t in new.items()),
-            block_table=tuple((self._rows[s],) for s in new),
-            block_size=row_len,
-            plan_id=self._open.open(new),
-        )
-
-    def commit(self, plan: StepPlan) -> None:
-        """Makes the plan's tokens part of their sequences.
-
-        Raises:
-            ValueError: the plan is not open (committed, aborted, or older than the last growth).
-                Nothing changes.
-        """
-        self._open.close(plan)
-        for seq_id, context_len in zip(plan.seq_ids, plan.context_lens, strict=True):
-            if seq_id is not None:
-                self._lengths[seq_id] = context_len
-
-    def abort(self, plan: StepPlan) -> None:
-        """Forgets the plan; lengths stay what they were before it.
-
-        Raises:
-            ValueError: the plan is not open (committed or aborted before). Nothing changes.
-        """
-        self._open.close(plan, outgrown=True)
-
-    def fork(self, parent: SeqId, child: SeqId) -> list[BlockCopy]:
-        """Gives `child` a row with the parent's tokens; the caller copies the bytes it names.
-
-        Raises:
-            KeyError, ValueError, OutOfBlocks: as `length` and `add`; nothing changes.
-        """
-        self._open.refuse(parent)
-        num_tokens = self.length(parent)
-        self.add(child)
-        self._lengths[child] = num_tokens
-        return [BlockCopy(self._rows[parent], self._rows[child], num_tokens)] if num_tokens else []
-
-    def reorder(self, sources: Mapping[SeqId, SeqId]) -> list[BlockCopy]:
-        """Lets each sequence continue the tokens of another, as beam search does.
-
-        A source named once hands over its row and copies nothing; a source named k times costs
-        k - 1 copies, into the rows of the sequences that nobody continues.
-
-        Args:
-            sources: for each sequence the one whose tokens it takes over; the sources are among
-                the keys.
-
-        Raises:
-            KeyError: a sequence is not live.
-            ValueError: a source is not among the keys, or is in an open plan.
-            In each case nothing changes.
-        """
-        for seq_id, source in sources.items():
-            self._open.refuse(seq_id)
-            if source not in sources:
-                raise ValueError(f"sequence {source!r} is continued but not itself reordered")
-        old_rows = {seq_id: self.row(seq_id) for seq_id in sources}
-        old_lengths = {seq_id: self._lengths[seq_id] for seq_id in sources}
-        continued = set(sources.values())
-        spare = [row for seq_id, row in old_rows.items() if seq_id not in continued]
-        copies = []
-        for seq_id, source in sources.items():
-            if source in continued:
-                continued.discard(source)
-                self._rows[seq_id] = old_rows[source]
-            else:
-                self._rows[seq_id] = spare.pop()
-                if old_lengths[source]:
-                    copies.append(
-                        BlockCopy(old_rows[source], self._rows[seq_id], old_lengths[source])
-                    )
-            self._lengths[seq_id] = old_lengths[source]
-        return copies
-
-    def truncate(self, seq_id: SeqId, num_tokens: int) -> None:
-        """Keeps the first `num_tokens` tokens of a sequence; 0 resets its row, which stays its own.
-
-        Raises:
-            KeyError: no such sequence.
-            TypeError: not a whole number.
-            ValueError: not in `[0, length]`, or the sequence is in an open plan. Nothing changes.
-        """
-        self._open.refuse(seq_id)
-        if not isinstance(num_tokens, int) or isinstance(num_tokens, bool):
-            raise TypeError(f"num_tokens must be a whole number, got {num_tokens!r}")
-        if not 0 <= num_tokens <= self.length(seq_id):
-            raise ValueError(
-                f"truncate keeps 0 to {self.length(seq_id)} tokens of sequence {seq_id!r},"
-                f" asked to keep {num_tokens}"
-            )
-        self._lengths[seq_id] = num_tokens
-
-    def free(self, seq_id: SeqId) -> None:
-        """Gives the sequence's row back. Bytes are not cleared: lengths, not values, decide.
-
-        Raises:
-            KeyError: no such sequence, for instance because it was freed before.
-            ValueError: the sequence is in an open plan. Nothing changes.
-        """
-        self._open.refuse(seq_id)
-        self._free_rows.append(self.row(seq_id))
-        del self._rows[seq_id], self._lengths[seq_id]
+        begins = {seq_id: self._lengths[seq_id] for seq_id in new}
+        spans = {s: range(begin, begin + len(new[s])) for s, begin in begins.items()}
+        return self._step(spans, [(self._rows[s],) for s in new], row_len)
 
     def check(self) -> None:
         """Proves that every row has exactly one owner: a sequence or the free list.
@@ -320,14 +180,51 @@ class ContiguousLedger:
         owned = sorted(self._free_rows + list(self._rows.values()))
         assert owned == list(range(self.num_seqs)), f"rows lost or owned twice: {owned}"
         assert self._rows.keys() == self._lengths.keys(), "a row without a length"
+        assert self._open.seq_ids <= self._rows.keys(), "an open plan of a freed sequence"
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
         assert self.row_len <= self.max_seq_len, "rows longer than they may become"
         assert all(0 <= n <= self.row_len for n in self._lengths.values()), "length out of row"
-        assert self._open.seq_ids <= self._rows.keys(), "an open plan of a freed sequence"
 
-    def require_open(self, plan: StepPlan) -> None:
-        """Refuses a plan whose slots may be somebody else's by now.
+    def _slots(self, seq_id: SeqId, positions: range) -> Iterable[int]:
+        first_slot = self._rows[seq_id] * self.row_len
+        return range(first_slot + positions.start, first_slot + positions.stop)
 
-        Raises:
-            ValueError: the plan is not open, or older than the last growth.
+    def _take(self, seq_id: SeqId) -> None:
+        if not self._free_rows:
+            raise OutOfBlocks(f"asked for 1 row, 0 free of {self.num_seqs}")
+        self._rows[seq_id] = self._free_rows.pop()
+
+    def _share(self, parent: SeqId, child: SeqId) -> list[BlockCopy]:
+        self._take(child)
+        return self._copies(parent, self._rows[parent], self._rows[child])
+
+    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> list[BlockCopy]:
+        """A source named once hands over its row and copies nothing.
+
+        Named k times it costs k - 1 copies, into the rows of the sequences nobody continues.
         """
-        self._open.require(plan)
+        old_rows = {seq_id: self._rows[seq_id] for seq_id in sources}
+        continued = set(sources.values())
+        spare = [row for seq_id, row in old_rows.items() if seq_id not in continued]
+        copies = []
+        for seq_id, source in sources.items():
+            if source in continued:
+                continued.discard(source)
+                self._rows[seq_id] = old_rows[source]
+            else:
+                self._rows[seq_id] = spare.pop()
+                copies += self._copies(source, old_rows[source], self._rows[seq_id])
+        return copies
+
+    def _copies(self, seq_id: SeqId, src: int, dst: int) -> list[BlockCopy]:
+        """The copy of a sequence's row into another, if there is anything in it."""
+        filled = min(self._lengths[seq_id], self.row_len)
+        return [BlockCopy(src, dst, filled)] if filled else []
+
+    def _cut(self, seq_id: SeqId, num_tokens: int) -> None:
+        """A row stays with its sequence, however short that is."""
+
+    def _give_back(self, seq_id: SeqId) -> None:
+        self._free_rows.append(self._rows.pop(seq_id))

@@ -30,7 +30,8 @@ def paged(shape, device="cpu", num_seqs=3, max_seq_len=16, **changes):
     return PagedKVCache(shape, num_blocks, 3, device=device, **changes)
 
 
-EXACT = {made.__name__: made for made in (contiguous, growing, aligned)}
+ROWS = {made.__name__: made for made in (contiguous, growing, aligned)}
+EXACT = {**ROWS, "paged": paged}
 
 
 def fill(store, value):

@@ -118,15 +118,105 @@ def test_truncate_refuses_what_is_not_there(keep):
     assert made.num_tokens == 9
 
 
-def test_writing_into_a_block_after_going_back_drops_its_content():
+def lines(pool):
+    """All that a pool knows: counts, marks, and both lines of free blocks in their order."""
+    return list(pool._refs), list(pool._marked), list(pool._empty), list(pool._kept)
+
+
+def marked_and_cut(num_blocks=4):
+    """Block 0 was full and marked; the table went back into the middle of it."""
     lost = []
-    pool = BlockPool(2, on_evict=lost.append)
+    pool = BlockPool(num_blocks, on_evict=lost.append)
     made = BlockTable(pool, 4)
     made.append(4)
     pool.mark(0)
     made.truncate(2)
-    made.append(1)
-    assert lost == [0]
+    return pool, made, lost
+
+
+def test_content_is_not_written_into_after_going_back_but_copied():
+    """Otherwise whoever finds the block again would find the new token in the old text."""
+    pool, made, lost = marked_and_cut()
+    assert made.blocks_needed(1) == 1 and made.blocks_needed(0) == 0
+    assert made.append(1).copies == (BlockCopy(0, 1, 2),)
+    assert made.block_ids == (1,)
+    assert (lost, pool.has_content(0), pool.num_kept) == ([], True, 1)
+    pool.share([0])
+    pool.check()
+
+
+@pytest.mark.parametrize("more", [0, 1, 2, 3, 9])
+def test_undo_leaves_the_pool_as_it_was_marks_and_order_too(more):
+    pool, made, lost = marked_and_cut()
+    before = lines(pool), made.block_ids, made.num_tokens
+    made.undo(made.extend(more))
+    assert (lines(pool), made.block_ids, made.num_tokens) == before
+    made.free()
+    assert (lost, pool.num_kept) == ([], 1)
+
+
+def test_content_without_a_block_for_its_copy_is_refused_or_given_up():
+    pool, made, lost = marked_and_cut(num_blocks=1)
+    before = lines(pool)
+    with pytest.raises(OutOfBlocks, match="asked for 1 blocks, 0 free of 1"):
+        made.append(1)
+    assert lines(pool) == before
+    pool.unmark(0)
+    assert made.append(1).copies == () and lost == [0]
+
+
+@pytest.mark.parametrize("close", ["settle", "undo"])
+def test_only_the_open_extension_is_settled_or_undone(close):
+    pool, made = table(6)
+    twin = made.fork()
+    undone = made.extend(1)
+    made.undo(undone)
+    settled = made.append(1)
+    for pending in (False, True):
+        step = made.extend(2) if pending else None
+        theirs = twin.extend(0)
+        before = lines(pool), made.block_ids, made.num_tokens
+        for wrong in (undone, settled, theirs, settled._replace()):
+            with pytest.raises(ValueError, match="only the open extension"):
+                getattr(made, close)(wrong)
+            assert (lines(pool), made.block_ids, made.num_tokens) == before
+        twin.undo(theirs)
+        if step:
+            getattr(made, close)(step)
+            assert made.num_tokens == (9 if close == "settle" else 7)
+    pool.check()
+
+
+def test_while_an_extension_is_open_nothing_else_is_done_to_the_table():
+    pool, made = table(6)
+    step = made.extend(3)
+    before = lines(pool), made.block_ids, made.num_tokens
+    for call in (
+        lambda: made.extend(1),
+        lambda: made.append(1),
+        lambda: made.truncate(2),
+        lambda: made.free(),
+        lambda: made.drop_before(4),
+        made.fork,
+    ):
+        with pytest.raises(ValueError, match="an extension is open"):
+            call()
+        assert (lines(pool), made.block_ids, made.num_tokens) == before
+    made.undo(step)
+    assert made.num_tokens == 6
+
+
+@pytest.mark.parametrize("count", [-1, -5, 1.5, True])
+def test_a_number_of_tokens_is_a_whole_number_of_at_least_none(count):
+    pool, made = table(6)
+    before = lines(pool), made.block_ids, made.num_tokens
+    for call in (made.blocks_needed, made.extend, made.append, made.truncate, pool.can_allocate):
+        with pytest.raises((TypeError, ValueError), match=r"must be a(t least 0| whole number)"):
+            call(count)
+    assert (lines(pool), made.block_ids, made.num_tokens) == before
+    if count < 0:
+        with pytest.raises(ValueError, match="num_tokens must be at least 0"):
+            num_blocks_for(count, 4)
 
 
 def test_blocks_before_the_window_go_back_and_the_null_block_stands_for_them():
@@ -135,6 +225,8 @@ def test_blocks_before_the_window_go_back_and_the_null_block_stands_for_them():
     assert made.block_ids == (4 + 2, 1, 2, 3) and made.first_position == 4
     with pytest.raises(ValueError, match=r"hold positions \[4, 16\)"):
         list(made.slots(3, 5))
+    with pytest.raises(ValueError, match="positions before 4 are gone, asked to keep 3"):
+        made.truncate(3)
     child = made.fork()
     made.free()
     assert pool.num_held == 3

@@ -44,6 +44,7 @@ def test_a_block_that_is_not_there_is_refused(block_id):
         lambda: pool.free([block_id]),
         lambda: pool.share([block_id]),
         lambda: pool.ref_count(block_id),
+        lambda: pool.has_content(block_id),
         lambda: pool.mark(block_id),
         lambda: pool.unmark(block_id),
     ):
@@ -101,7 +102,9 @@ def test_content_that_is_gone_is_announced_once():
     pool = BlockPool(1, on_evict=lost.append)
     pool.allocate(1)
     pool.mark(0)
+    assert pool.has_content(0)
     pool.unmark(0)
+    assert not pool.has_content(0)
     pool.unmark(0)
     pool.free([0])
     assert lost == [0] and pool.num_kept == 0 and pool.allocate(1) == [0] and lost == [0]
@@ -116,6 +119,8 @@ def test_only_a_held_block_can_be_marked():
 def test_counts_are_whole_numbers(count):
     with pytest.raises((TypeError, ValueError), match="num_blocks must be"):
         BlockPool(4).allocate(count)
+    with pytest.raises((TypeError, ValueError), match="num_blocks must be"):
+        BlockPool(4).can_allocate(count)
     with pytest.raises((TypeError, ValueError), match="num_blocks must be"):
         BlockPool(0)
 

@@ -6,14 +6,17 @@ tests cannot differ.
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from conftest import small_config
 from exact_caches import fill
+from kvlib.block_table import BlockTable
 from kvlib.paged_ledger import PagedLedger
 from kvlib.sizes import KVShape
+from kvlib.tensors.caches import SlotCache
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.paged import PagedKVCache, PagedPlan
 from kvlib.tensors.step import NoCache
@@ -214,3 +217,50 @@ def test_every_mutant_has_its_test_and_its_row_in_the_index():
     words = "".join("".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "markdown")
     rows = [line for line in words.splitlines() if line.startswith("| ") and "`test_" in line]
     assert [row.split("`")[-2] for row in rows] == [test.__name__ for test in KILLED_BY.values()]
+    assert all(words.count(f"`{test.__name__}`") == 2 for test in KILLED_BY.values())
+
+
+def first_copy_only(right, cache, copies):
+    right(cache, copies[:1])
+
+
+def window_two_too_early(right, table, position):
+    right(table, position + 2)
+
+
+def test_a_step_with_two_copies_makes_both(model):
+    cache = cache_of(model.kv_shape)
+    feed(model, cache, a=LONG[:6])
+    for child in "bc":
+        cache.fork("a", child)
+    got = forward(model, cache, {"a": [11], "b": [12], "c": [13]})
+    for row, token in zip(got, (11, 12, 13), strict=True):
+        require_as_if_alone(model, row, [*LONG[:6], token])
+
+
+def test_a_window_keeps_the_block_of_its_oldest_token(model):
+    for num_tokens in range(5, 13):
+        values = torch.arange(float(num_tokens))[:, None, None].expand(num_tokens, 1, 2)
+        out = attend_last(torch.zeros(num_tokens, 1, 2), values, window=4)
+        torch.testing.assert_close(out, torch.full((1, 2), num_tokens - 2.5))
+
+
+@pytest.mark.parametrize(
+    "owner, name, wrong, killer",
+    [
+        (SlotCache, "_copy", first_copy_only, test_a_step_with_two_copies_makes_both),
+        (
+            BlockTable,
+            "drop_before",
+            window_two_too_early,
+            test_a_window_keeps_the_block_of_its_oldest_token,
+        ),
+    ],
+)
+def test_the_answers_to_the_open_exercise_survive_the_thirteen(model, owner, name, wrong, killer):
+    right = getattr(owner, name)
+    with patch.object(owner, name, lambda *args: wrong(right, *args)):
+        for test in KILLED_BY.values():
+            test(model)
+        with pytest.raises(AssertionError):
+            killer(model)

@@ -5,41 +5,63 @@ import torch
 
 from conftest import small_config
 from exact_caches import EXACT, poison
+from kvlib.block_table import BlockTable
 from kvlib.ledger import ContiguousLedger
 from kvlib.tensors.llama import Llama
+from kvlib.tensors.paged_attention import PagedContext
 from kvlib.tensors.step import NoCache
 from kvlib.tensors.store import KVStore
 
 TEXTS = {"a": [5, 1, 4, 1, 5, 9, 2], "b": [2, 7, 1, 8]}
 
 
-def shared_row(patch):
-    """All sequences own the first row, as rows of a batch did in the outline's class."""
-    add = ContiguousLedger.add
+def shared_place(patch):
+    """All sequences own the first row, or blocks, as rows of a batch did in the outline's class."""
+    take, right = ContiguousLedger._take, BlockTable.block_ids.fget
 
     def shared(self, seq_id):
-        add(self, seq_id)
+        take(self, seq_id)
         self._rows[seq_id] = 0
 
-    patch.setattr(ContiguousLedger, "add", shared)
+    patch.setattr(ContiguousLedger, "_take", shared)
+    patch.setattr(BlockTable, "block_ids", property(lambda t: tuple(range(len(right(t))))))
+    patch.setattr(BlockTable, "slots", lambda table, first, end: range(first, end))
+
+
+def lengths_read(patch, change):
+    """Attention takes `change(length, size)` for the number of stored tokens, in rows of `size`."""
+    view, rows_of, spans = KVStore.view, PagedContext.rows_of, PagedContext.spans
+    patch.setattr(
+        KVStore, "view", lambda s, layer, row, n: view(s, layer, row, change(n, s.block_size))
+    )
+
+    def wrong_rows(context, window):
+        rows = rows_of(context, window).clone()
+        size = context.host.block_size
+        for i, end in enumerate(rows[2].tolist()):
+            rows[2, i] = change(end, -(-end // size) * size)
+        return rows
+
+    def wrong_spans(context, window):
+        for s, rows, first, end in spans(context, window):
+            size = context.host.block_size
+            yield s, rows, first, change(end, -(-end // size) * size)
+
+    patch.setattr(PagedContext, "rows_of", wrong_rows)
+    patch.setattr(PagedContext, "spans", wrong_spans)
 
 
 def length_short_by_one(patch):
-    view = KVStore.view
-    patch.setattr(KVStore, "view", lambda s, layer, block, n: view(s, layer, block, max(n - 1, 0)))
+    lengths_read(patch, lambda length, size: max(length - 1, 0))
 
 
 def length_long_by_one(patch):
-    view = KVStore.view
-    patch.setattr(
-        KVStore, "view", lambda s, layer, block, n: view(s, layer, block, min(n + 1, s.block_size))
-    )
+    lengths_read(patch, lambda length, size: min(length + 1, size))
 
 
 def unmasked_tail(patch):
-    """Attention sees the whole row, written or not."""
-    view = KVStore.view
-    patch.setattr(KVStore, "view", lambda s, layer, block, n: view(s, layer, block, s.block_size))
+    """Attention sees the whole row, or block, written or not."""
+    lengths_read(patch, lambda length, size: size)
 
 
 def missing_value_write(patch):
@@ -67,7 +89,7 @@ def growth_that_forgets(patch):
 MUTANTS = {
     made.__name__: made
     for made in (
-        shared_row,
+        shared_place,
         length_short_by_one,
         length_long_by_one,
         unmasked_tail,

@@ -1,12 +1,13 @@
-"""Exact caches under a model: right rows, right lengths, nothing but what was written.
+"""Exact caches under a model: right slots, right lengths, nothing but what was written.
 
-Each test that takes `new_cache` runs on every one of them: contiguous, growing, aligned.
+Each test that takes `new_cache` runs on every one of them: contiguous, growing, aligned, paged.
+One that takes `new_rows` is about rows, which a paged cache has not.
 """
 
 import pytest
 import torch
 
-from exact_caches import EXACT, contiguous, fill, poison
+from exact_caches import EXACT, ROWS, contiguous, fill, poison
 from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.sizes import KVShape
 from kvlib.tensors.attention import reference_attention
@@ -18,6 +19,24 @@ from kvlib.tensors.step import NoCache
 @pytest.fixture(params=EXACT)
 def new_cache(request):
     return EXACT[request.param]
+
+
+@pytest.fixture(params=ROWS)
+def new_rows(request):
+    return ROWS[request.param]
+
+
+def is_rows(cache):
+    """A fork of rows copies them at once; blocks are shared and copied when written."""
+    return isinstance(cache, ContiguousKVCache)
+
+
+def slots(cache, seq_id, num_tokens):
+    """The slots of the first tokens of a sequence, in rows as in blocks."""
+    ledger = cache.ledger
+    table = (ledger.row(seq_id),) if is_rows(cache) else ledger.table(seq_id)
+    size = cache.store.block_size
+    return [table[p // size] * size + p % size for p in range(num_tokens)]
 
 
 def forward(model, cache, new, **options):
@@ -99,7 +118,9 @@ def test_the_stored_keys_are_what_later_tokens_read(new_cache, small_model, smal
     cache = new_cache(small_shape)
     cache.add("a")
     forward(small_model, cache, {"a": A[:6]})
-    cache.store.keys[:, 0, :, :6] += 1.0
+    for slot in slots(cache, "a", 6):
+        block, offset = divmod(slot, cache.store.block_size)
+        cache.store.keys[:, block, :, offset] += 1.0
     got = forward(small_model, cache, {"a": A[6:]})[0]
     assert (got - whole(small_model, A)[-1]).abs().max() > 1e-2
 
@@ -143,8 +164,8 @@ def test_writing_after_the_step_is_refused(new_cache, small_shape):
     assert torch.equal(cache.store.keys.nan_to_num(), written)
 
 
-def test_overflow_and_full_rows_are_refused_with_numbers(new_cache, small_shape):
-    cache = new_cache(small_shape, num_seqs=1, max_seq_len=4)
+def test_overflow_and_full_rows_are_refused_with_numbers(new_rows, small_shape):
+    cache = new_rows(small_shape, num_seqs=1, max_seq_len=4)
     cache.add("a")
     with pytest.raises(SequenceTooLong, match="5 > max_seq_len 4"), cache.step({"a": [0] * 5}):
         pass
@@ -175,7 +196,7 @@ def test_a_fork_continues_on_its_own(new_cache, small_model, small_shape):
     got = forward(small_model, cache, {"a": A[4:], "b": B})
     torch.testing.assert_close(got[0], whole(small_model, A)[-1], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(got[1], whole(small_model, A[:4] + B)[-1], rtol=1e-5, atol=1e-5)
-    assert copied == 4 * small_shape.bytes_per_token("float32")
+    assert copied == (4 if is_rows(cache) else 0) * small_shape.bytes_per_token("float32")
 
 
 def test_reordered_beams_read_the_right_past(new_cache, small_model, small_shape):
@@ -191,7 +212,7 @@ def test_reordered_beams_read_the_right_past(new_cache, small_model, small_shape
     for beam, source in enumerate([2, 0, 0]):
         expected = whole(small_model, [10 + source, 20])[-1]
         torch.testing.assert_close(got[beam], expected, rtol=1e-5, atol=1e-5)
-    assert copied == small_shape.bytes_per_token("float32")
+    assert copied == is_rows(cache) * small_shape.bytes_per_token("float32")
 
 
 def test_bytes_are_counted_where_they_move(new_cache, small_model, small_shape):
@@ -206,7 +227,8 @@ def test_bytes_are_counted_where_they_move(new_cache, small_model, small_shape):
         assert work.bytes_written == size * per_token
         assert work.bytes_read == stored * per_token
         assert work.attention_pairs == sum(range(stored - size + 1, stored + 1))
-        assert work.kernels == {"sdpa_contiguous": small_shape.num_layers}
+        kernel = "sdpa_contiguous" if is_rows(cache) else cache.way
+        assert work.kernels == {kernel: small_shape.num_layers}
 
 
 def test_allocated_bytes_are_rows_times_length(small_shape, device):
@@ -256,8 +278,8 @@ def test_a_row_is_reset_by_keeping_nothing(new_cache, small_model, small_shape):
     torch.testing.assert_close(got, whole(small_model, B)[-1], rtol=1e-5, atol=1e-5)
 
 
-def test_a_sequence_beyond_the_rows_is_refused_or_queued(new_cache, small_shape):
-    cache = new_cache(small_shape, num_seqs=1)
+def test_a_sequence_beyond_the_rows_is_refused_or_queued(new_rows, small_shape):
+    cache = new_rows(small_shape, num_seqs=1)
     waiting, served = ["a", "b", "c"], []
     while waiting:
         if cache.can_add():
@@ -270,8 +292,8 @@ def test_a_sequence_beyond_the_rows_is_refused_or_queued(new_cache, small_shape)
         cache.add("d")
 
 
-def test_reads_are_views_and_not_copies(new_cache, small_shape):
-    cache = new_cache(small_shape)
+def test_reads_are_views_and_not_copies(new_rows, small_shape):
+    cache = new_rows(small_shape)
     cache.add("a")
     with cache.step({"a": [0] * 3}):
         pass
@@ -279,13 +301,17 @@ def test_reads_are_views_and_not_copies(new_cache, small_shape):
     assert view.untyped_storage().data_ptr() == cache.store.keys.untyped_storage().data_ptr()
 
 
-def test_freeing_twice_is_refused_and_gives_no_second_row(new_cache, small_shape):
+def test_freeing_twice_is_refused_and_gives_no_second_place(new_cache, small_shape):
     cache = new_cache(small_shape)
+    free = cache.ledger.num_free
     cache.add("a")
+    with cache.step({"a": [1] * 4}):
+        pass
+    assert cache.ledger.num_free < free
     cache.free("a")
     with pytest.raises(KeyError, match="no sequence 'a'"):
         cache.free("a")
-    assert cache.ledger.num_free == 3
+    assert cache.ledger.num_free == free
     cache.check()
 
 

@@ -1,5 +1,7 @@
 """The fork tree shows the library's own ledger: n - 1 copies, and none at a boundary."""
 
+import re
+
 import pytest
 
 from kvlib.show.drawings.fork_tree import PROMPT, STEPS, after, fork_tree
@@ -27,3 +29,19 @@ def test_a_leaver_takes_nothing_from_the_others():
     before, left = (after(step, 4).ledger for step in (4, 5))
     assert [left.table(name) for name in "ab"] == [before.table(name) for name in "ab"]
     assert left.pool.num_held == before.pool.num_held - 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_labels_of_neighbouring_blocks_do_not_touch(size):
+    label = re.compile(
+        r'<text x="([\d.]+)" y="([\d.]+)" font-size="(\d+)"[^>]*>([^<]*\u00d7\d)</text>'
+    )
+    found = [
+        (float(y), float(x), int(px), words)
+        for x, y, px, words in label.findall(fork_tree(8, size))
+    ]
+    assert len(found) == after(8, size).ledger.pool.num_held
+    for (y, x, px, words), (below, beyond, *_) in zip(
+        sorted(found), sorted(found)[1:], strict=False
+    ):
+        assert below > y or x + 0.65 * px * len(words) <= beyond, words

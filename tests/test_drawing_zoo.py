@@ -37,4 +37,5 @@ def test_no_length_shows_every_bug():
 def test_the_picture_names_the_first_wrong_place():
     assert "2 positions are wrong; the first is position 6." in zoo("no copy", 8)
     assert "6 query heads are wrong; the first is query head 1." in zoo("heads", 8)
-    assert "Nothing is wrong yet." in zoo("minus one", 11)
+    assert "Nothing is wrong at this length." in zoo("minus one", 11)
+    assert ">first</text>" in zoo("minus one", 12) and ">first<" not in zoo("minus one", 11)

@@ -12,10 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from exact_caches import EXACT, poison
+from exact_caches import EXACT, ROWS, poison
 from kvlib.arena import Arena, best_fit
 from kvlib.buddy import BuddyArena
 from kvlib.ledger import ContiguousLedger
+from kvlib.paged_ledger import PagedLedger
 from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.sizes import KVShape
 from kvlib.slab import SlabPool
@@ -137,6 +138,10 @@ class SequenceMachine(RuleBasedStateMachine):
         initial = {"fixed ledger": None, "growing ledger": 2}[self.subject]
         self.holder = self.ledger = ContiguousLedger(self.rows, self.most, initial)
 
+    def same_rows(self, before):
+        """Rows may have grown, and stay grown."""
+        return self.state()[:2] == before[:2]
+
     def new_tokens(self, count):
         return [self.next_id] * count
 
@@ -145,6 +150,16 @@ class SequenceMachine(RuleBasedStateMachine):
 
     def copied(self, copies):
         """Notes what a fork or a reorder copied; a cache overrides it."""
+
+    def is_full(self):
+        return len(self.tokens) == self.rows
+
+    def fits(self, new):
+        return all(len(self.tokens[s]) + len(t) <= self.most for s, t in new.items())
+
+    def blocks(self, seq_id):
+        """The blocks that the sequence alone may write into now."""
+        return {self.ledger.row(seq_id)}
 
     def state(self):
         ledger = self.ledger
@@ -164,7 +179,7 @@ class SequenceMachine(RuleBasedStateMachine):
     def add(self):
         OPERATIONS[self.subject] += 1
         self.next_id += 1
-        if len(self.tokens) == self.rows:
+        if self.is_full():
             self.refused(lambda: self.holder.add(self.next_id), OutOfBlocks)
         else:
             assert self.holder.can_add()
@@ -177,17 +192,21 @@ class SequenceMachine(RuleBasedStateMachine):
         OPERATIONS[self.subject] += 1
         chosen = data.draw(st.lists(st.sampled_from(sorted(self.tokens)), unique=True))
         new = {s: self.new_tokens(data.draw(st.integers(0, 5))) for s in chosen}
-        if any(len(self.tokens[s]) + len(t) > self.most for s, t in new.items()):
-            self.refused(lambda: self.holder.plan(new), SequenceTooLong)
+        if not self.fits(new):
+            self.refused(lambda: self.holder.plan(new), SequenceTooLong, OutOfBlocks)
             return
+        before = self.state()
         plan = self.holder.plan(new)
         host = getattr(plan, "host", plan)
         assert len(set(host.slot_mapping)) == host.num_tokens, "two tokens in one slot"
-        ways = [(self.ledger.row(s), host.block_size) for s in chosen]
-        inside = {row * size + i for row, size in ways for i in range(size)}
-        assert set(host.slot_mapping) <= inside, "a slot of somebody else's row"
+        for i, seq_id in enumerate(chosen):
+            written = host.slot_mapping[host.query_start[i] : host.query_start[i + 1]]
+            inside = {slot // host.block_size for slot in written} <= self.blocks(seq_id)
+            assert inside, "a slot of somebody else's block"
         self.run(plan, new)
+        self.holder.check()
         (self.holder.commit if commit else self.holder.abort)(plan)
+        assert commit or self.same_rows(before), "an aborted step left something behind"
         self.refused(lambda: self.holder.commit(plan), ValueError) if new else None
         if commit:
             for s, t in new.items():
@@ -215,7 +234,7 @@ class SequenceMachine(RuleBasedStateMachine):
         OPERATIONS[self.subject] += 1
         parent = self.pick(data)
         self.next_id += 1
-        if len(self.tokens) == self.rows:
+        if self.is_full():
             self.refused(lambda: self.holder.fork(parent, self.next_id), OutOfBlocks)
         else:
             self.holder.fork(parent, self.next_id)
@@ -243,13 +262,16 @@ class SequenceMachine(RuleBasedStateMachine):
         self.tokens = {s: self.tokens[source] for s, source in sources.items()}
 
     @invariant()
-    def every_row_has_one_owner_and_none_is_lost(self):
+    def every_place_has_an_owner_and_none_is_lost(self):
         self.holder.check()
         assert {s: self.ledger.length(s) for s in self.ledger.seq_ids} == {
             s: len(t) for s, t in self.tokens.items()
         }
-        assert self.ledger.num_free + len(self.tokens) == self.rows
         assert self.ledger.used_tokens == sum(map(len, self.tokens.values()))
+        self.count_places()
+
+    def count_places(self):
+        assert self.ledger.num_free + len(self.tokens) == self.rows
         assert self.ledger.reserved_tokens == self.ledger.row_len * len(self.tokens)
 
 
@@ -288,6 +310,47 @@ class CacheMachine(SequenceMachine):
                     torch.testing.assert_close(out[rows].double(), expected, rtol=1e-5, atol=1e-5)
 
 
+class InBlocks:
+    """What differs where sequences share the blocks of a pool, as many as you like.
+
+    A block is written into by the one sequence that has it in its table.
+    """
+
+    def is_full(self):
+        return False
+
+    def fits(self, new):
+        return self.ledger.can_plan({s: len(t) for s, t in new.items()})
+
+    def blocks(self, seq_id):
+        others = [self.ledger.table(s) for s in self.ledger.seq_ids if s != seq_id]
+        return set(self.ledger.table(seq_id)).difference(*others)
+
+    def state(self):
+        ledger, pool = self.ledger, self.ledger.pool
+        tables = [(s, ledger.table(s), ledger.length(s)) for s in ledger.seq_ids]
+        return tables, pool._refs[:], list(pool._empty)
+
+    def same_rows(self, before):
+        return self.state() == before
+
+    def count_places(self):
+        held = {block for s in self.ledger.seq_ids for block in self.ledger.table(s)}
+        assert self.ledger.num_free + len(held) == self.ledger.pool.num_blocks
+        assert self.ledger.reserved_tokens == self.ledger.block_size * len(held)
+
+
+class PagedLedgerMachine(InBlocks, SequenceMachine):
+    """Blocks of three tokens, few enough that they run out."""
+
+    def subject_under_test(self):
+        self.holder = self.ledger = PagedLedger(num_blocks=7, block_size=3)
+
+
+class PagedCacheMachine(InBlocks, CacheMachine):
+    """The paged cache against the same attention, while sequences share what is the same."""
+
+
 def machine(base, subject):
     made = type(f"{base.__name__} {subject}", (base,), {"subject": subject})
     made.TestCase.settings = MANY
@@ -297,8 +360,14 @@ def machine(base, subject):
 SUBJECTS = {
     **dict.fromkeys(ALLOCATORS, AllocatorMachine),
     **dict.fromkeys(("fixed ledger", "growing ledger"), SequenceMachine),
-    **dict.fromkeys(EXACT, CacheMachine),
+    "paged ledger": PagedLedgerMachine,
+    **dict.fromkeys(ROWS, CacheMachine),
+    "paged": PagedCacheMachine,
 }
+
+
+def test_no_exact_cache_is_left_out():
+    assert set(EXACT) <= set(SUBJECTS)
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

@@ -7,15 +7,17 @@ import pytest
 import torch
 
 from conftest import small_config
-from kvlib.tensors.caches import AlignedKVCache, ContiguousKVCache
+from exact_caches import EXACT
 from kvlib.tensors.device import device
 from kvlib.tensors.llama import Llama
+from kvlib.tensors.paged import PagedKVCache
+from kvlib.tensors.rolling import RollingKVCache
 from kvlib.tensors.step import NoCache
 
 CACHES = {
-    "contiguous": lambda shape: ContiguousKVCache(shape, num_seqs=2, max_seq_len=16, device="meta"),
-    "growing": lambda shape: ContiguousKVCache(shape, 2, 16, initial_seq_len=2, device="meta"),
-    "aligned": lambda shape: AlignedKVCache(shape, 2, 16, device="meta"),
+    **{name: lambda shape, made=made: made(shape, "meta") for name, made in EXACT.items()},
+    "paged with a window": lambda shape: PagedKVCache(shape, 8, 2, window=3, device="meta"),
+    "rolling": lambda shape: RollingKVCache(shape, 2, 3, device="meta"),
     "none": lambda shape: NoCache("meta"),
 }
 

@@ -60,6 +60,55 @@ def test_abort_gives_every_block_back(ledger):
     assert state(ledger) == before
 
 
+@pytest.mark.parametrize("count", [-1, -7, 1.5, True])
+def test_a_number_of_new_tokens_is_a_whole_number_of_at_least_none(ledger, count):
+    """A negative one would make room for the others: 6 and -3 tokens would seem to fit."""
+    before = state(ledger)
+    with pytest.raises((TypeError, ValueError), match="new tokens of sequence 'b' must be"):
+        ledger.can_plan({"a": 6, "b": count})
+    assert state(ledger) == before
+    with pytest.raises(KeyError, match="'z'"):
+        ledger.can_plan({"z": 1})
+
+
+def pool_state(ledger):
+    pool = ledger.pool
+    return list(pool._refs), list(pool._marked), list(pool._empty), list(pool._kept)
+
+
+def test_abort_leaves_the_pool_exactly_as_it_was(ledger):
+    """Its lines of free blocks in their order, and content that was worth keeping."""
+    lost = []
+    ledger.pool._on_evict = lost.append
+    ledger.commit(ledger.plan({"b": [5]}))
+    ledger.pool.mark(2)
+    ledger.truncate("b", 1)  # into the middle of a block with content
+    ledger.fork("a", "c")
+    before = state(ledger), pool_state(ledger)
+    step = ledger.plan({"c": [1, 2], "b": [3]})
+    assert {copy.src for copy in step.copies} == {1, 2}
+    ledger.check()
+    ledger.abort(step)
+    assert (state(ledger), pool_state(ledger)) == before
+    ledger.free("b")
+    assert (lost, ledger.pool.num_kept) == ([], 1)
+
+
+def test_content_survives_those_who_go_on_from_its_middle(ledger):
+    """Both sharers copy, though the last of them would be alone in it."""
+    ledger.commit(ledger.plan({"b": [5]}))
+    ledger.pool.mark(2)
+    ledger.fork("b", "c")
+    for seq_id in "bc":
+        ledger.truncate(seq_id, 1)
+    assert ledger.can_plan({"b": 1, "c": 1})
+    step = ledger.plan({"b": [6], "c": [7]})
+    assert [copy.src for copy in step.copies] == [2, 2]
+    ledger.commit(step)
+    ledger.check()
+    assert ledger.pool.has_content(2) and ledger.pool.num_kept == 1
+
+
 def test_lengths_move_at_commit_and_a_plan_closes_once(ledger):
     step = ledger.plan({"a": [1]})
     assert ledger.length("a") == 3
@@ -130,6 +179,22 @@ def test_a_window_keeps_its_blocks_and_gives_the_others_back():
         ledger.truncate("a", 20)
     ledger.truncate("a", 0)
     assert ledger.num_free == 4
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+@pytest.mark.parametrize("num_blocks", [1, 2, 3, 4])
+def test_the_longest_sequence_is_as_long_as_it_says(num_blocks, window):
+    """Token by token, in blocks of 2, until it is refused or 50 tokens long."""
+    ledger = PagedLedger(num_blocks, block_size=2, window=window)
+    ledger.add("a")
+    stored = 0
+    try:
+        while stored < 50:
+            ledger.commit(ledger.plan({"a": [0]}))
+            stored += 1
+    except SequenceTooLong as error:
+        assert "in pieces" not in str(error)  # nothing would help
+    assert ledger.max_seq_len == (stored if stored < 50 else None)
 
 
 def test_what_a_window_gave_back_is_not_used_any_more():

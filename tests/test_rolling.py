@@ -98,17 +98,51 @@ def test_a_failed_step_leaves_the_ring_as_it_was(small_model, small_shape):
 
 
 def test_going_back_over_what_was_overwritten_is_refused(small_model, small_shape):
-    """A ring of 4 after 6 tokens holds positions 2..5; no shorter text has its whole window."""
+    """A ring of 4 after 6 tokens holds positions 2..5; the query at 5 sees 2..5, at 4 it sees 1."""
     cache = rolling(small_shape, small_model.device)
     feed(small_model, cache, TOKENS[:4])
     cache.truncate("a", 3)
     assert cache.positions("a") == [0, 1, 2]
     feed(small_model, cache, TOKENS[3:6])
-    for keep in (5, 4, 0):
+    for keep in (4, 3, 2, 1):
         with pytest.raises(ValueError, match="before position 2 are gone"):
             cache.truncate("a", keep)
     cache.truncate("a", 6)
-    assert cache.length("a") == 6
+    assert (cache.length("a"), cache.positions("a")) == (6, [2, 3, 4, 5])
+
+
+@pytest.mark.parametrize("keep", [5, 0])
+def test_after_going_back_the_text_goes_on_as_if_nothing_had_been_there(
+    small_model, small_shape, keep
+):
+    cache, fresh = (rolling(small_shape, small_model.device) for _ in range(2))
+    feed(small_model, cache, TOKENS[:6])
+    cache.truncate("a", keep)
+    if keep:
+        feed(small_model, fresh, TOKENS[:keep])
+    for tokens in ([7], [3, 1], [2] * 6):
+        got, expected = (feed(small_model, c, tokens) for c in (cache, fresh))
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_two_open_steps_do_not_mix_their_keys(small_shape):
+    cache = rolling(small_shape)
+    cache.add("b")
+    plans = {seq_id: cache.plan({seq_id: [0]}) for seq_id in "ab"}
+    for value, plan in enumerate(plans.values(), start=1):
+        for layer in (0, 1):
+            cache.write(layer, *torch.full((2, 1, 2, 8), float(value)), plan)
+    cache.abort(plans["b"])
+    assert (cache.attend(1, torch.ones(1, 6, 8), plans["a"]) == 1).all()
+    cache.commit(plans["a"])
+    assert (cache.store.keys[:, 0, :, 0] == 1).all()
+
+
+def test_the_ledger_counts_what_the_ring_holds(small_model, small_shape):
+    cache = rolling(small_shape, small_model.device)
+    feed(small_model, cache, TOKENS)
+    assert (cache.ledger.used_tokens, cache.ledger.reserved_tokens) == (4, 4)
+    cache.check()
 
 
 def test_bytes_do_not_grow_with_the_text(small_model, small_shape):

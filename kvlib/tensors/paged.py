@@ -87,8 +87,8 @@ class PagedKVCache(SlotCache):
         super().__init__(shape, ledger, ledger.pool.num_blocks + 1, block_size, dtype, device)
 
     @property
-    def max_seq_len(self) -> int:
-        """The longest sequence that the whole pool could hold."""
+    def max_seq_len(self) -> int | None:
+        """The longest sequence the whole pool could hold; None if a window sets no limit."""
         return self.ledger.max_seq_len
 
     def add(self, seq_id: SeqId) -> None:

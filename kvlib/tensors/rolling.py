@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kvlib.ledger import ContiguousLedger
 from kvlib.plan import SeqId
-from kvlib.sizes import KVShape, whole_number
+from kvlib.rolling_ledger import RollingLedger
+from kvlib.sizes import KVShape
 from kvlib.tensors.attention import contiguous_attention
 from kvlib.tensors.caches import LedgerCache
 from kvlib.tensors.step import DevicePlan
-
-UNBOUNDED = 2**40
 
 
 class RollingKVCache(LedgerCache):
@@ -56,77 +54,72 @@ class RollingKVCache(LedgerCache):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        whole_number("window", window)
-        ledger = ContiguousLedger(num_seqs, UNBOUNDED)
+        ledger = RollingLedger(num_seqs, window)
         super().__init__(shape, ledger, num_seqs, window, dtype, device)
         self.window = window
         self.max_seq_len: int | None = None
-        self._fresh: dict[int, tuple[Tensor, Tensor]] = {}
+        # By plan, then by layer: several plans, of other sequences, may be open at once.
+        self._fresh: dict[int, dict[int, tuple[Tensor, Tensor]]] = {}
 
     def positions(self, seq_id: SeqId) -> list[int]:
         """Returns the positions still held, oldest first."""
-        end = self.length(seq_id)
-        return list(range(max(0, end - self.window), end))
+        return list(self.ledger.held(seq_id))
 
     def truncate(self, seq_id: SeqId, num_tokens: int) -> None:
-        """Keeps the first `num_tokens` tokens, as long as none it then needs was overwritten.
+        """Keeps the first `num_tokens` tokens, 0 resets the ring.
+
+        The newest token can always be taken back, and any number while the ring has not wrapped.
 
         Raises:
-            ValueError: the ring has wrapped, so the tokens before its window are gone, or
-                `num_tokens` is not within `[0, length]`. Nothing changes.
+            ValueError: the next token would look at some that were overwritten, or `num_tokens` is
+                not within `[0, length]`. Nothing changes.
         """
-        end = self.length(seq_id)
-        if end > self.window and num_tokens != end:
-            raise ValueError(
-                f"{end} tokens went through a ring of {self.window}: those before position "
-                f"{end - self.window} are gone, so it cannot go back to {num_tokens}"
-            )
         self.ledger.truncate(seq_id, num_tokens)
 
     def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
         """Takes one layer's new keys and values [T, Hkv, D]; the ring changes at `commit`."""
         self.ledger.require_open(plan.host)
-        self._fresh[layer] = (k, v)
+        self._fresh.setdefault(plan.host.plan_id, {})[layer] = (k, v)
 
     def attend(self, layer: int, q: Tensor, plan: DevicePlan) -> Tensor:
         """Attends the new queries [T, Hq, D] to their windows; returns [T, Hq, D]."""
         self.ledger.require_open(plan.host)
         if layer == 0:
             self._count_pairs(plan.host, self.window)
+        fresh = self._fresh[plan.host.plan_id][layer]
         out = torch.empty_like(q)
         for s, seq_id in enumerate(plan.host.seq_ids):
             rows = slice(plan.host.query_start[s], plan.host.query_start[s + 1])
-            k, v = self._window(layer, seq_id, rows)
+            k, v = self._window(seq_id, layer, [side[rows] for side in fresh])
             out[rows] = contiguous_attention(q[rows], k, v, window=self.window)
             self.counters.bytes_read += k.nbytes + v.nbytes
         return out
 
     def commit(self, plan: DevicePlan) -> None:
         """Writes the new tokens over the oldest ones and advances the lengths."""
-        for layer, (k, v) in self._fresh.items():
+        self.ledger.require_open(plan.host)
+        for layer, (k, v) in self._fresh.pop(plan.host.plan_id, {}).items():
             for s, seq_id in enumerate(plan.host.seq_ids):
                 stop = plan.host.query_start[s + 1]
                 start = max(plan.host.query_start[s], stop - self.window)
                 slots = self._slots(seq_id, plan.host.positions[start:stop])
                 self.store.write(layer, slots, k[start:stop], v[start:stop])
                 self.counters.bytes_written += k[start:stop].nbytes + v[start:stop].nbytes
-        self._fresh.clear()
         super().commit(plan)
 
     def abort(self, plan: DevicePlan) -> None:
         """Forgets the plan and its keys and values; the ring is as it was."""
-        self._fresh.clear()
         super().abort(plan)
+        self._fresh.pop(plan.host.plan_id, None)
 
     def _slots(self, seq_id: SeqId, positions: Sequence[int]) -> Tensor:
         base = self.ledger.row(seq_id) * self.window
         ring = [base + position % self.window for position in positions]
         return torch.tensor(ring, dtype=torch.int64, device=self.device)
 
-    def _window(self, layer: int, seq_id: SeqId, rows: slice) -> tuple[Tensor, Tensor]:
+    def _window(self, seq_id: SeqId, layer: int, fresh: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Keys and values a step needs, in order of position: what is held, then what is new."""
         held = self.store.read(layer, self._slots(seq_id, self.positions(seq_id)))
-        new = (side[rows] for side in self._fresh[layer])
-        k, v = (torch.cat(parts) for parts in zip(held, new, strict=True))
+        k, v = (torch.cat(parts) for parts in zip(held, fresh, strict=True))
         self.counters.bytes_copied += k.nbytes + v.nbytes
         return k.transpose(0, 1), v.transpose(0, 1)

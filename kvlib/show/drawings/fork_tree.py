@@ -109,8 +109,11 @@ def _block(
         role = "reserved" if position >= end else role
         width = _CELL - (6 if offset == size - 1 else 0)
         canvas.rect(x + offset * _CELL, y, width, 22, role, "faint")
-    words = f"{block} \u00d7{refs}" if size == 1 else f"block {block} \u00d7{refs}"
-    canvas.text(x, y + 38, words, size=11 if size > 1 else 9, bold=refs > 1 and size > 1)
+    # A cell has room for five thin letters.
+    words = {1: f"{block}\u00d7{refs}", 2: f"{block} \u00d7{refs}"}.get(
+        size, f"block {block} \u00d7{refs}"
+    )
+    canvas.text(x, y + 38, words, size=11 if size > 1 else 10, bold=refs > 1 and size > 1)
 
 
 @drawing(
@@ -131,11 +134,11 @@ def fork_tree(step: int, block_size: int) -> str:
     )
     canvas = Canvas(
         "fork_tree",
-        402,
+        414,
         f"Step {step}: {words}",
         f"A tree of blocks of {block_size} tokens. {' '.join(lines)} A fork copies nothing; the "
         "first to write into a shared, partly filled block copies that block.",
-        under="Each block once, with the number that hold it",
+        under="Each block once: its number \u00d7 how many sequences hold it",
     )
     _tree(canvas, state, block_size, what == "write")
     canvas.key(MARGIN, 284, "cached", "shared")

@@ -105,7 +105,7 @@ BUGS: dict[str, tuple[str, Bug, str]] = {
         "Six tokens of e and a are equal; the second block is shared as if it were full."),
     "heads": (
         "wrong GQA map", lambda n: [f"kv{h % 3}" for h in range(9)],
-        "Every position is right. Nine query heads read three KV heads in the wrong order."),
+        "Every position is right. Query heads take the KV heads in turn, not in groups."),
     "tail": ("unmasked tail", _tail, "The free part of the last block is read, too."),
     "full hit": (
         "full hit, no last token", lambda n: [*(f"a{p}" for p in range(n - 1)), NONE],
@@ -150,16 +150,22 @@ def zoo(bug: str, num_tokens: int) -> str:
     rows = places(bug, num_tokens)
     wrong = [i for i, place in enumerate(rows) if place.meant != place.found]
     unit = "query head" if bug == "heads" else "position"
-    many = f"{len(wrong)} {unit}{'s are' if len(wrong) > 1 else ' is'} wrong"
-    verdict = f"{many}; the first is {unit} {wrong[0]}." if wrong else "Nothing is wrong yet."
+    verdict = "Nothing is wrong at this length."
+    if wrong:
+        many = f"{len(wrong)} {unit}{'s are' if len(wrong) > 1 else ' is'} wrong"
+        verdict = f"{many}; the first is {unit} {wrong[0]}."
+    table = list(TABLE[: -(-num_tokens // SIZE)])
+    under = f"blocks of {SIZE}, table of the sequence {table}"
+    if bug == "heads":
+        under = "nine query heads, three KV heads, any number of tokens"
     canvas = Canvas(
         "zoo",
-        268,
+        280,
         f"{name}: {'none' if not wrong else len(wrong)} of {len(rows)} places wrong",
         f"{why} {verdict} Meant: {' '.join(p.meant for p in rows)}. "
         f"Read: {' '.join(p.found for p in rows)}.",
         heading=name[0].upper() + name[1:],
-        under=f"blocks of {SIZE}, table of the sequence {list(TABLE)}",
+        under=under,
     )
     cell = ROOM / LONGEST
     for place in rows:
@@ -167,8 +173,13 @@ def zoo(bug: str, num_tokens: int) -> str:
         canvas.text(x, 74, place.column, "middle", size=11, role="faint")
     canvas.text(MARGIN, 94, f"meant, by {unit}", role="faint")
     _row(canvas, 100, [place.meant for place in rows], [], cell)
-    canvas.text(MARGIN, 146, "read", role="faint")
+    nothing = any(NONE in place for place in rows)
+    label = "read (- stands for nothing)" if nothing else "read"
+    canvas.text(MARGIN, 146, label, role="faint")
     _row(canvas, 152, [place.found for place in rows], wrong, cell)
-    y = canvas.paragraph(214, verdict, bold=True)
+    if wrong:
+        x = MARGIN + wrong[0] * cell + cell / 2 - 1.5
+        canvas.text(x, 200, "first", "middle", size=11, bold=True)
+    y = canvas.paragraph(226, verdict, bold=True)
     canvas.paragraph(y + 2, why)
     return canvas.svg()

@@ -1,0 +1,83 @@
+"""Rings: what is in them, what was overwritten, and how far back a sequence can go."""
+
+import pytest
+
+from kvlib.plan import BlockCopy
+from kvlib.rolling_ledger import RollingLedger
+from kvlib.waste import Allocation, split
+
+
+def after(num_tokens, window=4, num_seqs=2):
+    ledger = RollingLedger(num_seqs, window)
+    ledger.add("a")
+    ledger.commit(ledger.plan({"a": [0] * num_tokens}))
+    return ledger
+
+
+@pytest.mark.parametrize("num_tokens, used", [(0, 0), (3, 3), (4, 4), (6, 4), (1000, 4)])
+def test_overwritten_tokens_are_not_used_any_more(num_tokens, used):
+    ledger = after(num_tokens)
+    assert (ledger.length("a"), ledger.used_tokens, ledger.reserved_tokens) == (num_tokens, used, 4)
+    parts = split(2 * 4, [Allocation(ledger.reserved_tokens, ledger.used_tokens, 4)])
+    assert (parts.used, parts.used + parts.reservation, parts.free) == (used, 4, 4)
+
+
+def test_a_position_has_the_slot_of_its_remainder():
+    ledger = after(6)
+    ledger.add("b")
+    step = ledger.plan({"b": [0] * 3, "a": [0] * 3})
+    assert step.positions == (0, 1, 2, 6, 7, 8)
+    assert step.slot_mapping == (4, 5, 6, 2, 3, 0)
+    assert (step.block_table, step.block_size) == (((1,), (0,)), 4)
+    assert step.context_lens == (3, 9)
+
+
+@pytest.mark.parametrize("window", [1, 2, 4])
+@pytest.mark.parametrize("num_tokens", range(12))
+def test_it_goes_back_as_far_as_the_next_query_finds_its_window(window, num_tokens):
+    """Against a ring of positions, written one by one."""
+    ring = {}
+    for position in range(num_tokens):
+        ring[position % window] = position
+    for keep in range(num_tokens + 1):
+        seen = range(max(0, keep - window + 1), keep)
+        ledger = after(num_tokens, window)
+        if any(ring[position % window] != position for position in seen):
+            before = ledger.held("a")
+            with pytest.raises(ValueError, match=f"are gone, so it cannot go back to {keep}"):
+                ledger.truncate("a", keep)
+            assert (ledger.length("a"), ledger.held("a")) == (num_tokens, before)
+        else:
+            ledger.truncate("a", keep)
+            held = ledger.held("a")
+            assert set(seen) <= set(held) and len(held) == ledger.used_tokens
+            assert all(ring[position % window] == position for position in held)
+        ledger.check()
+
+
+def test_what_was_taken_back_does_not_come_again():
+    """After 6 tokens positions 2 to 5 are held; taking back the last leaves three of them."""
+    ledger = after(6)
+    ledger.truncate("a", 5)
+    assert ledger.held("a") == range(2, 5)
+    with pytest.raises(ValueError, match="those before position 2 are gone"):
+        ledger.truncate("a", 4)
+    ledger.commit(ledger.plan({"a": [0]}))
+    assert ledger.held("a") == range(2, 6)
+
+
+def test_a_fork_and_a_reordered_beam_copy_the_ring():
+    ledger = after(6)
+    ledger.truncate("a", 5)
+    assert ledger.fork("a", "b") == [BlockCopy(0, 1, 4)]
+    assert ledger.held("b") == range(2, 5)
+    ledger.truncate("a", 0)
+    assert ledger.reorder({"a": "b", "b": "b"}) == [BlockCopy(1, 0, 4)]
+    assert ledger.held("a") == ledger.held("b") == range(2, 5)
+    ledger.check()
+
+
+@pytest.mark.parametrize("sizes", [(0, 4), (1, 0), (1, -1), (1, 2.0), (True, 4)])
+def test_sizes_are_positive_whole_numbers(sizes):
+    with pytest.raises((TypeError, ValueError), match=r"must be a(t least 1| whole number)"):
+        RollingLedger(*sizes)
