@@ -1,6 +1,8 @@
 """The CPU kernel: right for every size and layout, compiled once, and missed without a crash."""
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -171,6 +173,17 @@ def test_a_block_outside_of_what_a_row_sees_may_be_anything():
     out, lse = paged_cpu.attend_rows(torch.randn(2, 2, 64), blocks, blocks, table, rows)
     assert torch.isfinite(out).all()
     assert (out[1] == 0).all() and (lse[1] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("head_dim", [64, 24], ids=["constant sizes", "general loops"])
+def test_loading_the_kernel_leaves_subnormal_numbers_alone(head_dim):
+    """Run apart, since a library that was loaded cannot be unloaded."""
+    script = (
+        "import torch; from kvlib.tensors.kernels import paged_cpu;"
+        f"paged_cpu.kernel(torch.float32, {head_dim}, 1); tiny = 5e-324; print(tiny * 1.0 > 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["True"]
 
 
 def test_sizes_beyond_the_general_loops_are_refused():

@@ -26,8 +26,8 @@ def ask_for_huge_pages(tensor: Tensor) -> int:
         tensor: contiguous or not; its whole storage is meant.
 
     Returns:
-        The bytes that the system was asked for: whole pages inside the storage; 0 where there are
-        none, elsewhere than in a CPU's memory, and where the system does not know of them.
+        How many bytes the system was asked about, in whole pages inside the storage. It is 0 where
+        there are none, elsewhere than in a CPU's memory, and where the system knows no such pages.
     """
     libc = _libc()
     if tensor.device.type != "cpu" or libc is None:

@@ -20,7 +20,10 @@ from pathlib import Path
 
 from kvlib.traces import user_cache
 
-FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-std=c++17")
+# Sums may be reordered. Not by -ffast-math: a library linked with it makes the processor round
+# subnormal numbers to zero, in the whole process and from the moment that it is loaded.
+REORDER = ("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno")
+FLAGS = ("-O3", "-march=native", *REORDER, "-freciprocal-math", "-std=c++17")
 LIBRARY = ("-fPIC", "-shared")
 THREADS = "-fopenmp"
 
