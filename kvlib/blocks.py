@@ -7,7 +7,7 @@ takes blocks back. `kvlib.paged_ledger` gives blocks to sequences.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from kvlib.plan import OutOfBlocks
 from kvlib.sizes import whole_number
@@ -28,7 +28,7 @@ class BlockPool:
     Args:
         num_blocks: usable blocks, with ids from 0.
         on_evict: told the id of each block whose content is lost: it is handed out or unmarked. It
-            must neither raise nor call the pool.
+            must not raise, and of the pool call `unmark` at most. A prefix index sets it later on.
 
     Raises:
         TypeError, ValueError: the number is not a whole number of at least 1.
@@ -46,7 +46,7 @@ class BlockPool:
     ) -> None:
         whole_number("num_blocks", num_blocks)
         self.num_blocks = num_blocks
-        self._on_evict = on_evict
+        self.on_evict = on_evict
         self._refs = [0] * num_blocks
         self._marked = [False] * num_blocks
         # Both are lines of free blocks; an OrderedDict also lets one leave from the middle.
@@ -81,6 +81,17 @@ class BlockPool:
         """
         self._require(block_id)
         return self._refs[block_id]
+
+    def held_once(self, block_ids: Sequence[int]) -> bool:
+        """Answers whether these are different blocks, one at least, and each is held.
+
+        It takes no step of Python for each block.
+        """
+        if not block_ids or set(map(type, block_ids)) != {int}:
+            return False
+        if min(block_ids) < 0 or max(block_ids) >= self.num_blocks:
+            return False
+        return len(set(block_ids)) == len(block_ids) and all(map(self._refs.__getitem__, block_ids))
 
     def has_content(self, block_id: int) -> bool:
         """Answers whether the block was marked, and what it held then is still there.
@@ -119,7 +130,7 @@ class BlockPool:
             else:
                 block_id, _ = self._kept.popitem(last=False)
                 self._marked[block_id] = False
-                self._on_evict(block_id)
+                self.on_evict(block_id)
             self._refs[block_id] = 1
             taken.append(block_id)
         return taken
@@ -151,17 +162,13 @@ class BlockPool:
                 freed before. Nothing changes.
         """
         block_ids = list(block_ids)
-        for block_id, times in Counter(block_ids).items():
-            self._require(block_id)
-            if times > self._refs[block_id]:
-                raise ValueError(
-                    f"block {block_id} has {self._refs[block_id]} references, asked to take"
-                    f" {times}: freed before"
-                )
+        if not self.held_once(block_ids):
+            self._require_references(block_ids)
+        refs, marked = self._refs, self._marked
         for block_id in reversed(block_ids):
-            self._refs[block_id] -= 1
-            if not self._refs[block_id]:
-                (self._kept if self._marked[block_id] else self._empty)[block_id] = None
+            refs[block_id] -= 1
+            if not refs[block_id]:
+                (self._kept if marked[block_id] else self._empty)[block_id] = None
 
     def mark(self, block_id: int) -> None:
         """Says that a held block has content worth keeping when nobody holds it any more.
@@ -183,7 +190,7 @@ class BlockPool:
         self._require(block_id)
         if self._marked[block_id]:
             self._marked[block_id] = False
-            self._on_evict(block_id)
+            self.on_evict(block_id)
         if block_id in self._kept:
             del self._kept[block_id]
             self._empty[block_id] = None
@@ -201,6 +208,15 @@ class BlockPool:
         assert len(held) + self.num_free == self.num_blocks, "a block is lost"
         assert all(self._marked[block_id] for block_id in self._kept), "kept without content"
         assert not any(self._marked[block_id] for block_id in self._empty), "content left behind"
+
+    def _require_references(self, block_ids: list[int]) -> None:
+        for block_id, times in Counter(block_ids).items():
+            self._require(block_id)
+            if times > self._refs[block_id]:
+                raise ValueError(
+                    f"block {block_id} has {self._refs[block_id]} references, asked to take"
+                    f" {times}: freed before"
+                )
 
     def _require(self, block_id: int) -> None:
         whole = isinstance(block_id, int) and not isinstance(block_id, bool)

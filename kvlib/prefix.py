@@ -1,0 +1,205 @@
+"""Which blocks already hold a sequence's beginning: the prefix index, and the one by hashed keys.
+
+An index knows which content is in which block of a `BlockPool`. The pool says who holds a block;
+the index never hands one out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Protocol
+
+from kvlib.blocks import BlockPool
+from kvlib.content import Content
+from kvlib.retention import RankedPolicy
+
+
+class PrefixIndex(Protocol):
+    """What starts and stops sequences asks an index, in this order.
+
+    `find`; the pool shares what was found; `make_room`; the pool allocates the rest; once the
+    content of blocks is final, `insert`; the pool frees them; `released`.
+
+    A prompt must keep a token to compute, or nothing would say which comes next: the caller asks
+    `find` for at most `(prompt_tokens - 1) // block_size` blocks. Each sequence brings a content
+    object of its own, the same in every call: that is how an index knows it again.
+    """
+
+    def find(self, content: Content, max_blocks: int) -> list[int]:
+        """Returns the blocks of the longest known beginning, at most so many; changes nothing.
+
+        Idle blocks among them count as free in the pool too: share them before asking it for room.
+        """
+        ...
+
+    def insert(self, content: Content, block_ids: Sequence[int], start: int = 0) -> int:
+        """Makes blocks that the caller holds known, and returns how many are known by it.
+
+        A block whose content is known already stays the caller's own, a second copy: tables are
+        append-only and are not rewritten.
+
+        Args:
+            content: of the sequence.
+            block_ids: its blocks from the first on, whole ones only.
+            start: how many of them an earlier call has inserted.
+
+        Raises:
+            ValueError: more blocks than the content has, or one that nobody holds, or one that is
+                known as something else. Nothing changes.
+        """
+        ...
+
+    def make_room(self, num_blocks: int) -> None:
+        """Gives up content until the pool has so many free blocks without any, or none is idle."""
+        ...
+
+    def released(self, content: Content, block_ids: Sequence[int]) -> None:
+        """Notes that a sequence has given up these blocks, its beginning, after it did."""
+        ...
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Blocks that the index holds itself, each as often as it does; most hold none."""
+        ...
+
+    def check(self) -> None:
+        """Proves the index's invariants; raises `AssertionError` with the broken one's name."""
+        ...
+
+
+class HashIndex:
+    """Knows each block by its key: one look-up a block, and no tree.
+
+    Without a policy the pool's own order decides what is evicted: the block freed longest ago, and
+    of a sequence its last block first. So a block goes before those it builds on, with one
+    exception: a sequence that computed a second copy of a block may outlive the copy that is known.
+    What it inserted behind can then be found again only when the block before has come back. It is
+    never found wrongly, since its key names everything before it.
+
+    Args:
+        pool: whose blocks are known; the index listens to its evictions.
+        policy: chooses what `make_room` gives up; None leaves it to the pool.
+
+    Source: vLLM's `BlockPool`, version 1 (`vllm/v1/core/block_pool.py`).
+
+    Example:
+        >>> from kvlib.content import TokenContent
+        >>> pool = BlockPool(4); index = HashIndex(pool)
+        >>> blocks = pool.allocate(2); text = TokenContent([5, 6, 7, 8], block_size=2)
+        >>> index.insert(text, blocks)
+        2
+        >>> index.find(TokenContent([5, 6, 7, 9], block_size=2), max_blocks=2) == blocks[:1]
+        True
+    """
+
+    def __init__(self, pool: BlockPool, policy: RankedPolicy | None = None) -> None:
+        self._pool, self._policy = pool, policy
+        self._blocks: dict[Hashable, int] = {}
+        self._keys: dict[int, Hashable] = {}
+        pool.on_evict = self._forget
+
+    def __len__(self) -> int:
+        """Blocks known, held or idle."""
+        return len(self._blocks)
+
+    def find(self, content: Content, max_blocks: int) -> list[int]:
+        """Returns the blocks of the longest known beginning; see `PrefixIndex.find`."""
+        found, known, key = [], self._blocks, content.key
+        for i in range(min(max_blocks, content.num_blocks)):
+            block_id = known.get(key(i))
+            if block_id is None:
+                break
+            found.append(block_id)
+        return found
+
+    def insert(self, content: Content, block_ids: Sequence[int], start: int = 0) -> int:
+        """Makes held blocks known and returns how many are new; see `PrefixIndex.insert`."""
+        require_blocks(content, block_ids)
+        keys = [content.key(i) for i in range(start, len(block_ids))]
+        self._require_new(keys, block_ids[start:])
+        new, blocks, mark = [], self._blocks, self._pool.mark
+        for i, key in enumerate(keys, start):
+            if key not in blocks:
+                block_id = block_ids[i]
+                blocks[key], self._keys[block_id] = block_id, key
+                mark(block_id)
+                new.append((i, block_id))
+        if self._policy is not None:
+            for i, block_id in reversed(new):
+                self._policy.add(block_id, content, i)
+        return len(new)
+
+    def make_room(self, num_blocks: int) -> None:
+        """Lets the policy choose what to give up; without one there is nothing to do."""
+        pool, policy = self._pool, self._policy
+        if policy is None:
+            return
+        for block_id in policy.victims(pool, num_blocks):
+            if pool.ref_count(block_id):
+                policy.hide(block_id)  # shared since it was shown; `released` shows it again
+            else:
+                pool.unmark(block_id)
+
+    def released(self, content: Content, block_ids: Sequence[int]) -> None:
+        """Notes a use of each block, the last first; see `PrefixIndex.released`."""
+        if self._policy is None:
+            return
+        for block_id in reversed(block_ids):
+            if block_id in self._keys:
+                self._policy.use(block_id)
+                if not self._pool.ref_count(block_id):
+                    self._policy.show(block_id)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """None: this index holds no block."""
+        return ()
+
+    def check(self) -> None:
+        """Proves that keys and blocks name each other, and that every idle content is known."""
+        self._pool.check()
+        assert {b: k for k, b in self._blocks.items()} == self._keys, "a key without its block"
+        idle = {b for b in self._keys if not self._pool.ref_count(b)}
+        assert len(idle) == self._pool.num_kept, "idle content that is not known"
+        if self._policy is not None:
+            self._policy.check()
+            assert set(self._policy) == set(self._keys), "the policy knows other blocks"
+            assert idle <= self._policy.shown, "an idle block that cannot be evicted"
+
+    def _require_new(self, keys: Sequence[Hashable], block_ids: Sequence[int]) -> None:
+        require_held(self._pool, block_ids)
+        if self._keys.keys().isdisjoint(block_ids):
+            return
+        for key, block_id in zip(keys, block_ids, strict=True):
+            if self._keys.get(block_id, key) != key:
+                raise ValueError(f"block {block_id} is known as something else")
+
+    def _forget(self, block_id: int) -> None:
+        del self._blocks[self._keys.pop(block_id)]
+        if self._policy is not None:
+            self._policy.forget(block_id)
+
+
+def require_blocks(content: Content, block_ids: Sequence[int]) -> None:
+    """Refuses more blocks than the content has whole ones.
+
+    Raises:
+        ValueError: there are more.
+    """
+    if len(block_ids) > content.num_blocks:
+        raise ValueError(f"{len(block_ids)} blocks for {content.num_blocks} whole ones of content")
+
+
+def require_held(pool: BlockPool, block_ids: Sequence[int]) -> None:
+    """Refuses blocks that nobody holds, or that are named twice.
+
+    Raises:
+        ValueError: there is one.
+    """
+    if pool.held_once(block_ids):
+        return
+    if len(set(block_ids)) != len(block_ids):
+        raise ValueError(f"a block is named twice among {list(block_ids)}")
+    for block_id in block_ids:
+        if not pool.ref_count(block_id):
+            raise ValueError(f"block {block_id} is held by nobody")
