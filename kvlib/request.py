@@ -38,6 +38,9 @@ class Request:
         session_id: of RAGPulse, the user's session that it belongs to, from 0.
         pieces: of RAGPulse, what its prompt is made of, in the order we assume; 6 to 12 tokens of
             the prompt belong to no piece.
+        max_new_tokens: the most output tokens its client allows; None leaves it to the server.
+        tenant: whose request it is, where several share a server.
+        priority: lower runs first, where the server looks at it.
     """
 
     request_id: int
@@ -50,6 +53,9 @@ class Request:
     turn: int | None = None
     session_id: int | None = None
     pieces: tuple[ContentPiece, ...] = ()
+    max_new_tokens: int | None = None
+    tenant: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True)
