@@ -1,0 +1,281 @@
+"""Every engine's configuration keeps to its facts; and the check notices when one does not."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvlib import atlas, measured
+from kvlib.admission import AdmitPrompt, AdmitReserved
+from kvlib.comparison import OwnContent, compare, content_for, row, table
+from kvlib.content import TokenContent
+from kvlib.engine_configs import CONFIGURATIONS, Configuration, fastgen_block, pages_of_2_mib
+from kvlib.preemption import fewest_outputs, oldest
+from kvlib.prefix import HashIndex
+from kvlib.radix import RadixTree
+from kvlib.request import Request
+from kvlib.retention import DropAll, RankedFIFO
+from kvlib.scheduler import StepLimits
+from kvlib.serving import serve
+from kvlib.sizes import KVShape
+from kvlib.slot_memory import SlotMemory
+from kvlib.workloads import conversations, sample
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = atlas.engines()
+PLAIN = atlas.settings(Configuration())
+# What says nothing where nobody can lose memory, or where another setting says it all.
+SILENT = {"limits", "victim"}
+
+
+def contradictions(name, configuration):
+    """Facts of an engine that a configuration does not keep, as sentences."""
+    found = atlas.settings(configuration)
+    return [
+        f"{fact.what}: {key} is {found.get(key, 'nothing')!r}, not {value!r}"
+        for fact in atlas.engine(name).facts
+        for key, value in fact.sets.items()
+        if key not in found or found[key] != value or type(found[key]) is not type(value)
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_configuration_keeps_to_the_facts(name):
+    assert not contradictions(name, CONFIGURATIONS[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_is_set_rests_on_a_fact(name):
+    decided = {key for fact in atlas.engine(name).facts for key in fact.sets}
+    found = atlas.settings(CONFIGURATIONS[name])
+    chosen = {k for k, value in found.items() if value and PLAIN.get(k) != value}
+    assert chosen - SILENT <= decided, "a setting that no fact asks for"
+    assert {"memory", "index", "admission"} <= decided
+    if found["admission"] != "AdmitReserved" and name != "vAttention":  # its sources say nothing
+        assert "victim" in decided
+
+
+MUTANTS = {
+    "vLLM V1": dict(block_size=32),
+    "vLLM V0": dict(admission=lambda longest: AdmitPrompt(0.02)),
+    "SGLang": dict(index=HashIndex),
+    "TensorRT-LLM no-evict": dict(admission=lambda longest: AdmitPrompt()),
+    "TensorRT-LLM max-util": dict(retention=RankedFIFO),
+    "LMDeploy TurboMind": dict(index=RadixTree),
+    "LightLLM": dict(admission=lambda longest: AdmitReserved()),
+    "TGI": dict(block_size=16),
+    "transformers": dict(retention=DropAll),
+    "llama.cpp": dict(other_memory=lambda slots, longest: SlotMemory(2, longest, 0.5)),
+    "DeepSpeed-FastGen": dict(limits=StepLimits(2048, 512)),
+    "MLC-LLM": dict(victim=fewest_outputs),
+    "ExLlamaV3": dict(block_size=128),
+    "vAttention": dict(block_size=16),
+    "Orca Max": dict(other_memory=None),
+    "Orca Pow2": dict(admission=CONFIGURATIONS["Orca Oracle"].admission),
+    "Orca Oracle": dict(admission=CONFIGURATIONS["Orca Max"].admission),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_configuration_that_contradicts_a_fact_is_noticed(name):
+    assert contradictions(name, replace(CONFIGURATIONS[name], **MUTANTS[name]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_default_has_a_version_a_date_and_a_place(name):
+    engine = atlas.engine(name)
+    for fact in engine.facts:
+        assert fact.version and fact.date and fact.where
+        assert fact.date == atlas.NOT_KNOWN or fact.date[:2] == "20"
+    assert engine.read and engine.unit and engine.approximations and engine.better
+    assert all(len(line) <= 79 for line in engine.sheet().splitlines())
+
+
+def test_the_fourteen_of_the_plan_are_there_and_each_has_a_configuration():
+    assert set(NAMES) == set(CONFIGURATIONS) and len(NAMES) == 17
+    rows = json.loads(atlas.DATA.read_text(encoding="utf-8"))["engines"]
+    assert [each["name"] for each in rows] == list(CONFIGURATIONS)
+
+
+def test_the_table_of_defaults_is_the_published_one():
+    """engines.md, section 1: unit and what is set aside at admission."""
+    units = {name: atlas.settings(CONFIGURATIONS[name]).get("block_size") for name in NAMES}
+    assert [units[name] for name in NAMES[:9]] == [16, 16, 1, 32, 32, 64, 1, 1, 256]
+    assert [units[name] for name in NAMES[9:]] == [None, 64, 16, 256, 1024, None, None, None]
+    rules = {name: atlas.settings(CONFIGURATIONS[name])["admission"] for name in NAMES}
+    assert [name for name, rule in rules.items() if rule == "AdmitReserved"] == [
+        *("TensorRT-LLM no-evict", "TGI", "llama.cpp", "ExLlamaV3"),
+        *("Orca Max", "Orca Pow2", "Orca Oracle"),
+    ]
+
+
+def test_units_that_hang_on_the_model():
+    qwen = KVShape(num_layers=28, num_kv_heads=4, head_dim=128)
+    assert (pages_of_2_mib(qwen), fastgen_block(qwen)) == (2048, 64)
+    assert fastgen_block(KVShape(num_layers=1, num_kv_heads=8, head_dim=64)) == 128
+    built = atlas.engine("vAttention").build(8192, 4096, shape=qwen)
+    assert (built.memory.block_size, built.memory.pool.num_blocks) == (2048, 4)
+
+
+def test_an_engines_own_policies_are_built_and_the_steps_can_be_made_alike():
+    engine = atlas.engine("SGLang")
+    a, b = (engine.build(4096, 2048, limits=StepLimits(99, 9)) for _ in range(2))
+    assert (a.limits.max_tokens, a.max_seq_len) == (99, 2048)
+    assert a.admission is not b.admission, "a share that learns is nobody else's"
+    assert type(a.memory.prefixes._policy).__name__ == "RankedLRU"
+    tree = atlas.engine("TensorRT-LLM no-evict").build(4096, 2048).memory.prefixes
+    assert type(tree._policy).__name__ == "PriorityPolicy"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_with_memory_for_everybody_no_policy_matters(name):
+    """engines.md, section 8.6."""
+    requests = [replace(r, max_new_tokens=1024) for r in sample("azure-conv", 30, seed=3)]
+
+    def ends(which):
+        scheduler, found = CONFIGURATIONS[which].build(2**19, 8192, limits=StepLimits()), []
+        jobs = [scheduler.add(request) for request in requests]
+        while scheduler.has_work:
+            found += scheduler.report(scheduler.schedule())
+        assert sum(job.num_preempted for job in jobs) == scheduler.recomputed_tokens == 0
+        return [job.order for job in found]
+
+    assert ends(name) == ends("vLLM V1")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_under_pressure_every_engine_serves_all_and_its_books_balance(name):
+    talk = conversations(1, 8, system_tokens=100, user_tokens=20, output_tokens=40)
+    scheduler = CONFIGURATIONS[name].build(2048, 1024, limits=StepLimits(256, 32))
+    content, done, steps = content_for(scheduler), 0, 0
+    for request in talk:
+        scheduler.add(replace(request, max_new_tokens=128), content=content(request))
+    while scheduler.has_work:
+        done += len(scheduler.report(scheduler.schedule()))
+        steps += 1
+        if steps % 8 == 0:
+            scheduler.check()
+    assert done == len(talk)
+
+
+def test_who_asks_for_everything_or_nothing_comes_out_as_published():
+    """Qualitative order of engines.md, section 8.3."""
+    requests = [replace(r, max_new_tokens=1024) for r in sample("azure-conv", 80, seed=1)]
+    runs = compare(CONFIGURATIONS, requests, 42_266, 8192, limits=StepLimits(2048, 256))
+    used = {name: run.share("used") for name, run in runs.items()}
+    order = ["Orca Max", "TensorRT-LLM no-evict", "LightLLM", "SGLang", "vLLM V1"]
+    assert [used[name] for name in order] == sorted(used[name] for name in order)
+    for name in ("TensorRT-LLM no-evict", "TGI", "LightLLM", "ExLlamaV3", "Orca Oracle"):
+        assert runs[name].preempted == 0
+    assert runs["vLLM V1"].preempted > runs["vLLM V0"].preempted > 0
+
+
+def test_content_comes_in_the_blocks_of_the_memory():
+    request = Request(0, None, 40, 2, token_ids=tuple(range(42)))
+    sizes = {}
+    for name in ("vLLM V1", "SGLang", "llama.cpp", "vLLM V0", "Orca Max"):
+        content = content_for(CONFIGURATIONS[name].build(4096, 2048))(request)
+        sizes[name] = content.block_size if isinstance(content, TokenContent) else None
+    assert list(sizes.values()) == [16, 1, 1, None, None]
+
+
+def test_who_lost_memory_finds_its_own_blocks_again_where_there_is_an_index():
+    requests = [replace(r, max_new_tokens=1024) for r in sample("azure-conv", 200, seed=0)]
+    kinds = {name: CONFIGURATIONS[name] for name in ("vLLM V1", "DeepSpeed-FastGen")}
+    kinds["blind"] = replace(CONFIGURATIONS["vLLM V1"], index=None)
+    runs = compare(kinds, requests, 42_266, 8192, limits=StepLimits(2048, 256))
+    v1, none, blind = runs.values()
+    assert min(none.recomputed_tokens, blind.recomputed_tokens) > 2 * v1.recomputed_tokens > 0
+    assert v1.preempted > 0 and v1.prefix_hit_rate == 0, "nobody is like another"
+
+
+@pytest.mark.parametrize("name", ["SGLang", "TGI", "ExLlamaV3"])
+def test_where_nobody_lost_memory_there_is_nothing_of_ones_own_to_find(name):
+    """Why `compare` may leave the slower run out."""
+    requests = [replace(r, max_new_tokens=1024) for r in sample("azure-conv", 25, seed=1)]
+    kind = CONFIGURATIONS[name]
+    run = compare({name: kind}, requests, 12_000, 8192, limits=StepLimits(2048, 256))[name]
+    scheduler = kind.build(12_000, 8192, limits=StepLimits(2048, 256))
+    own = serve(requests, scheduler, content=content_for(scheduler, own=True))
+    assert run.preempted == 0 and row(run) == row(own)
+
+
+def test_unknown_tokens_are_like_their_own_and_nobody_elses():
+    a, b = (OwnContent(Request(i, None, 40, 8), 16) for i in (0, 1))
+    assert a.num_blocks == 3 and a.namespace == b.namespace
+    names = [each.key(i) for each in (a, b) for i in range(3)]
+    assert len(set(names)) == 6 and a.key(2) == OwnContent(Request(0, None, 40, 8), 16).key(2)
+
+
+def test_what_cannot_work_is_refused_before_anything_runs():
+    with pytest.raises(ValueError, match="900 slots are less than one block of 1024"):
+        atlas.engine("vAttention").build(900, 512)
+    with pytest.raises(ValueError, match="900 slots are less than one row of 1000"):
+        atlas.engine("llama.cpp").build(900, 1000)
+    with pytest.raises(ValueError, match="max_seq_len is 5000"):
+        atlas.engine("vLLM V1").build(4096, 5000)
+    for bad in (0, -1):
+        with pytest.raises(ValueError, match="num_slots"):
+            Configuration().build(bad, 10)
+    with pytest.raises(TypeError, match="max_seq_len"):
+        Configuration().build(100, 10.0)
+    with pytest.raises(ValueError, match="no engine 'vLLM'; near: vLLM V1"):
+        atlas.engine("vLLM")
+    with pytest.raises(ValueError, match="no fact 'blocks'"):
+        atlas.engine("vLLM V1").fact("blocks")
+
+
+def test_a_readers_engine_is_compared_like_the_others():
+    mine = Configuration(16, HashIndex, admission=lambda longest: AdmitPrompt(0.1), victim=oldest)
+    requests = [Request(i, None, 100, 40, max_new_tokens=100) for i in range(40)]
+    found = {n: row(r) for n, r in compare({"mine": mine}, requests, 2048, 512).items()}
+    assert found["mine"]["finished"] == 40 and "seconds" not in found["mine"]
+    assert sum(found["mine"]["percent"].values()) == pytest.approx(100, abs=0.3)
+    text = table(found, {"steps": "steps", "s": "seconds", "% used": "percent.used"})
+    assert text.splitlines()[1].split()[0] == "mine" and text.split()[-2] == "-"
+
+
+def test_twelve_stale_claims_each_with_its_engine():
+    claims = atlas.stale_claims()
+    assert len({each.claim for each in claims}) == 12
+    assert all(each.now and each.engine.version for each in claims)
+    facts = {
+        "vLLM V1": {"watermark": 0.0, "share of the card's memory": 0.92},
+        "TensorRT-LLM no-evict": {"tokens of a block": 32},
+        "LMDeploy TurboMind": {"share of the memory that is free": 0.8},
+        "SGLang": {"order of the line": "fcfs"},
+    }
+    for name, values in facts.items():
+        for what, value in values.items():
+            assert atlas.engine(name).fact(what).value == value
+
+
+def test_the_page_shows_what_each_engine_is_better_at():
+    """Each names a section of the page; the first cell under its heading is not far from it."""
+    page = json.loads((ROOT / "chapters/04_engines/engine_atlas.ipynb").read_text("utf-8"))
+    cells = [("".join(c["source"]), c["cell_type"]) for c in page["cells"]]
+    for name in NAMES:
+        heading = f"## {atlas.engine(name).shown}\n"
+        texts = [text + "\n" if kind == "markdown" else "" for text, kind in cells]
+        at = [i for i, text in enumerate(texts) if heading in text]
+        assert len(at) == 1, f"{name}: {heading!r}"
+        assert cells[at[0] + 1][1] == "code"
+
+
+ALIKE = (
+    ("vLLM V1", "MLC-LLM", "TensorRT-LLM max-util"),
+    ("TensorRT-LLM no-evict", "TGI"),
+    ("LMDeploy TurboMind", "DeepSpeed-FastGen"),
+)
+
+
+@pytest.mark.parametrize("group", ALIKE)
+def test_engines_that_the_page_calls_alike(group):
+    for load in measured.load("trace_atlas.cpu")["data"]["loads"].values():
+        rows = [load["engines"][name] for name in group]
+        for key, most in (("used", 1), ("hit_percent", 2)):
+            values = [row["percent"].get(key, row.get(key)) for row in rows]
+            assert max(values) - min(values) < most
+        seconds = [row["seconds"] for row in rows]
+        assert max(seconds) < 1.02 * min(seconds)
