@@ -1,7 +1,7 @@
 """KV-cache memory management: bookkeeping in plain Python, caches on real tensors.
 
-`import kvlib` loads the memory half only, which needs nothing but the standard library. The tensor
-half (`PagedKVCache` and its like) and the widgets load when you first name them.
+`import kvlib` needs nothing but the standard library. It loads the core of the memory half; other
+modules, the tensor half (`PagedKVCache` and its like) and the widgets load when first named.
 """
 
 from __future__ import annotations
@@ -9,37 +9,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from kvlib import (
-    allocator,
-    arena,
-    block_table,
-    blocks,
-    buddy,
-    catalog,
-    conversations,
-    eviction,
-    exercises,
-    fcfs,
-    judgement,
-    ledger,
-    lognormal,
-    measured,
-    metrics,
-    paged_ledger,
-    paged_memory,
-    plan,
-    replay,
-    reservation,
-    rolling_ledger,
-    roofline,
-    segments,
-    simulate,
-    sizes,
-    slab,
-    traces,
-    waste,
-    workloads,
-)
 from kvlib.block_table import BlockTable
 from kvlib.blocks import BlockPool
 from kvlib.catalog import GPU, ModelShape
@@ -53,6 +22,59 @@ from kvlib.waste import Allocation, MemorySplit
 
 __version__ = "0.1.0"
 
+# Modules of the memory half, loaded when they are first named.
+_MODULES = (
+    "admission",
+    "allocator",
+    "arena",
+    "atlas",
+    "block_table",
+    "blocks",
+    "buddy",
+    "catalog",
+    "clock",
+    "contiguous_memory",
+    "content",
+    "conversations",
+    "eviction",
+    "exercises",
+    "fair_line",
+    "fcfs",
+    "histogram",
+    "judgement",
+    "kv_memory",
+    "ledger",
+    "lognormal",
+    "measured",
+    "metrics",
+    "paged_ledger",
+    "paged_memory",
+    "plan",
+    "preemption",
+    "prefix",
+    "prefix_replay",
+    "priority",
+    "radix",
+    "replay",
+    "reservation",
+    "retention",
+    "rolling_ledger",
+    "roofline",
+    "router",
+    "scheduler",
+    "segments",
+    "served",
+    "serving",
+    "serving_run",
+    "simulate",
+    "sizes",
+    "slab",
+    "slot_memory",
+    "traces",
+    "waiting",
+    "waste",
+    "workloads",
+)
 _LAZY = {
     "show": "kvlib.show",
     "tensors": "kvlib.tensors",
@@ -91,40 +113,14 @@ __all__ = [
     "StepPlan",
     "WorkCounters",
     "Workload",
-    "allocator",
-    "arena",
-    "block_table",
-    "blocks",
-    "buddy",
-    "catalog",
-    "conversations",
-    "eviction",
-    "exercises",
-    "fcfs",
-    "judgement",
-    "ledger",
-    "lognormal",
-    "measured",
-    "metrics",
-    "paged_ledger",
-    "paged_memory",
-    "plan",
-    "replay",
-    "reservation",
-    "rolling_ledger",
-    "roofline",
-    "segments",
-    "simulate",
-    "sizes",
-    "slab",
-    "traces",
-    "waste",
-    "workloads",
+    *_MODULES,
     *_LAZY,
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"kvlib.{name}")
     if name not in _LAZY:
         raise AttributeError(f"kvlib has no {name!r}; it has {', '.join(sorted(__all__))}")
     try:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 
 from kvlib import catalog
 from kvlib.show.drawings import Choice, Slider, Toggle, drawing, find, names
+from kvlib.show.drawings.homes import HOMES
 from kvlib.show.drawings.palette import GROUND, ROLES, stylesheet
+from kvlib.show.drawings.registry import _DRAWINGS
 from kvlib.show.drawings.reservation import BUDGET_TOKENS, admitted
 from kvlib.show.drawings.steps import total
 from kvlib.show.drawings.svg import WIDTH, Canvas, number
@@ -234,6 +237,27 @@ def test_values_are_written_for_the_reader() -> None:
     assert Slider([1024], 1024, "tokens", "{:,}").text(1024) == "1,024"
     assert Choice(["a"], "a", "x", {"a": "first"}).text("a") == "first"
     assert Toggle(True, "cache", off="without").texts == ("without", "yes")
+
+
+def test_every_drawing_is_at_home_where_the_list_says() -> None:
+    folder = Path(__file__).resolve().parents[1] / "kvlib/show/drawings"
+    for path in folder.glob("*.py"):
+        import_module(f"kvlib.show.drawings.{path.stem}")
+    found = {name: drawn.draw.__module__.split(".")[-1] for name, drawn in _DRAWINGS.items()}
+    assert {name: home for name, home in found.items() if name in names()} == HOMES
+
+
+def test_a_picture_loads_no_other_picture_than_it_needs() -> None:
+    script = (
+        "import sys, kvlib.show.live as live; live.render('kv_size_explorer')\n"
+        "print(*(m for m in sys.modules if m.startswith('kvlib.show.drawings.')))"
+    )
+    root = Path(__file__).resolve().parents[1]
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "kvlib.show.drawings.sizing" in loaded
+    assert len(loaded) < len(set(HOMES.values())) / 2
 
 
 def test_a_drawing_is_registered_under_the_name_of_its_function() -> None:

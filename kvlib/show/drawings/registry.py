@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from kvlib.show.drawings.controls import Control, Scalar
+from kvlib.show.drawings.homes import HOMES
 from kvlib.sizes import near
 
 Draw = Callable[..., str]
@@ -60,15 +62,17 @@ def drawing(**controls: Control) -> Callable[[Draw], Draw]:
 
 def names() -> list[str]:
     """Returns the names of all drawings, sorted."""
-    return sorted(_DRAWINGS)
+    return sorted({*HOMES, *_DRAWINGS})
 
 
 def find(name: str) -> Drawing:
-    """Returns a drawing by name.
+    """Returns a drawing by name, loading its module if need be.
 
     Raises:
         ValueError: there is none; the message lists the near names.
     """
+    if name not in _DRAWINGS and name in HOMES:
+        import_module(f"kvlib.show.drawings.{HOMES[name]}")
     if name not in _DRAWINGS:
         raise ValueError(near(name, names(), "drawing"))
     return _DRAWINGS[name]
