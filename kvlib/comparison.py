@@ -62,7 +62,7 @@ class OwnContent:
     namespace = None
 
     def __init__(self, request: Request, block_size: int) -> None:
-        self._request_id = request.request_id
+        self._request_id, self.block_size = request.request_id, block_size
         self.num_blocks = (request.prompt_tokens + request.output_tokens) // block_size
 
     def block(self, i: int) -> Hashable:

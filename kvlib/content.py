@@ -23,6 +23,11 @@ class Content(Protocol):
     """What a prefix index asks of a sequence; only whole blocks are asked for."""
 
     @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        ...
+
+    @property
     def num_blocks(self) -> int:
         """Whole blocks whose tokens are known."""
         ...

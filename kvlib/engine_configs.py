@@ -49,6 +49,9 @@ class Configuration:
         limits: of one step, as far as the engine's sources give them.
         other_memory: for a number of slots and the longest request, a memory without blocks.
 
+    Raises:
+        ValueError: an index for a memory that has no blocks, or an order of retention for none.
+
     Example:
         >>> mine = Configuration(16, HashIndex, admission=lambda longest: AdmitPrompt(0.05))
         >>> scheduler = mine.build(num_slots=1000, max_seq_len=500)
@@ -63,6 +66,12 @@ class Configuration:
     victim: Victim = newest
     limits: StepLimits = field(default_factory=StepLimits)
     other_memory: Callable[[int, int], Memory] | None = None
+
+    def __post_init__(self) -> None:
+        if self.index is not None and self.other_memory is not None:
+            raise ValueError("a prefix index shares whole blocks, and this memory has none")
+        if self.retention is not None and self.index is None:
+            raise ValueError("an order in which content is given up needs an index that knows it")
 
     def build(
         self,

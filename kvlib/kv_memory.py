@@ -166,7 +166,7 @@ class KVMemory:
         """Gives a request room for `num_tokens` tokens, the first of them shared where found.
 
         Raises:
-            ValueError: the request holds something already.
+            ValueError: the request holds something already, or its content is in other blocks.
             OutOfBlocks: too few blocks are free. In each case nothing changes.
         """
         if job in self._live:
@@ -247,6 +247,11 @@ class KVMemory:
     def _found(self, job: ServedRequest) -> list[int]:
         if self.prefixes is None or job.content is None:
             return []
+        if job.content.block_size != self.block_size:
+            raise ValueError(
+                f"request {job.request.request_id} tells its tokens in blocks of"
+                f" {job.content.block_size}, the memory's hold {self.block_size}"
+            )
         return self.prefixes.find(job.content, (job.num_tokens - 1) // self.block_size)
 
     def _take(self, num_blocks: int) -> list[int]:

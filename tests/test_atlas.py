@@ -220,6 +220,13 @@ def test_what_cannot_work_is_refused_before_anything_runs():
             Configuration().build(bad, 10)
     with pytest.raises(TypeError, match="max_seq_len"):
         Configuration().build(100, 10.0)
+    rows = atlas.engine("llama.cpp").configuration.other_memory
+    with pytest.raises(ValueError, match="shares whole blocks, and this memory has none"):
+        Configuration(index=HashIndex, other_memory=rows)
+    with pytest.raises(ValueError, match="needs an index that knows it"):
+        Configuration(retention=DropAll)
+    with pytest.raises(ValueError, match="watermark is a share"):
+        Configuration(admission=lambda longest: AdmitPrompt(1.1)).build(1000, 100)
     with pytest.raises(ValueError, match="no engine 'vLLM'; near: vLLM V1"):
         atlas.engine("vLLM")
     with pytest.raises(ValueError, match="no fact 'blocks'"):

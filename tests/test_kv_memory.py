@@ -107,6 +107,21 @@ def test_a_block_that_somebody_holds_costs_nothing(index):
 
 
 @INDEXES
+@pytest.mark.parametrize("size", [8, 32])
+def test_content_in_other_blocks_than_the_memory_is_refused(index, size):
+    """Told in blocks of 8 and looked up in 16, half a prompt would pass for the whole."""
+    memory = KVMemory(8, 16, index)
+    run_whole(memory, job(range(64)))
+    other = job(range(64), order=1, block_size=size)
+    with pytest.raises(ValueError, match=rf"blocks of {size}, the memory's hold 16"):
+        memory.start(other, 64)
+    with pytest.raises(ValueError, match="the memory's hold 16"):
+        memory.cost(other, 64)
+    memory.check()
+    assert (memory.num_held, other.block_ids) == (0, [])
+
+
+@INDEXES
 def test_only_whole_computed_blocks_are_found(index):
     """[1, 2, 3] then 4 and 5: two blocks of two are whole. Source: neuralmagic/nm-vllm#3."""
     memory = KVMemory(9, 2, index)
