@@ -147,3 +147,5 @@ class FairLine:
             del self._lines[tenant]
             self._turns.leave(tenant)
             self._last_left = tenant
+        else:
+            self._turns.enter(tenant)  # the next of its requests may have come before this one

@@ -97,6 +97,17 @@ def test_a_preempted_request_brings_its_tenant_forward_among_equals():
     assert line.head().order == 0
 
 
+def test_a_request_that_gives_up_may_leave_an_earlier_one_at_its_tenants_head():
+    line, gives_up = FairLine(), job(2, tenant="a")
+    line.push_front(job(0, tenant="a"))
+    line.push_front(gives_up)
+    line.push(job(1, tenant="b"))
+    assert line.head().order == 1
+    line.remove(gives_up)
+    line.check()
+    assert line.head().order == 0
+
+
 def test_one_step_does_not_admit_a_single_tenant():
     line = FairLine()
     for order, tenant in enumerate("aaaabbbb"):
