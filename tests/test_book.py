@@ -158,6 +158,15 @@ def test_a_record_is_stale_when_the_code_it_measured_changed(tmp_path):
     assert tables.changed({"code": {"gone.py": digest}}, tmp_path) == ["gone.py"]
 
 
+def test_rows_with_names_and_equal_keys_are_one_table():
+    """A table for each engine of the atlas made half a megabyte of page."""
+    tables = extension("measured_tables")
+    lines = tables._data("*loads*", {"one": {"used": 1, "free": 2}, "two": {"used": 3, "free": 4}})
+    assert "| what | used | free |" in lines
+    assert lines.count("| two | 3 | 4 |") == 1
+    assert len([line for line in lines if line.startswith("| what")]) == 1
+
+
 def test_records_show_their_provenance_and_data():
     tables = extension("measured_tables")
     record = {

@@ -13,6 +13,8 @@ from sphinx.application import Sphinx
 MENDS = (
     # A button that unfolds a part of the contents had no name.
     (r'<summary>(?=<span class="toctree-toggle")', '<summary aria-label="Pages below">'),
+    # What folds a long output away says so itself; a label of other words hid that.
+    (r'<summary aria-label="Toggle hidden content">', "<summary>"),
     # The visible words, "Search Ctrl+K", name the button; a label of other words hid them.
     (r'(<button class="btn search-button-field[^>]*?) aria-label="Search"', r"\1"),
     # The titles of all three icons of the colour switch counted as its words.

@@ -60,12 +60,16 @@ def _table(header: list[str], rows: list[list[Any]]) -> list[str]:
 
 
 def _data(label: str, data: Any) -> list[str]:
-    """Rows of equal keys become one table, a flat mapping another, nesting one caption each."""
+    """Rows of equal keys, named or not, become one table; nesting gets one caption each."""
     if isinstance(data, list) and data and all(isinstance(row, dict) for row in data):
         header = list(dict.fromkeys(key for row in data for key in row))
         return ["", label, *_table(header, [[row.get(key, "") for key in header] for row in data])]
     if not isinstance(data, dict):
         return ["", f"{label} {_cell(data)}"]
+    rows = [item for item in data.values() if isinstance(item, dict)]
+    if len(rows) == len(data) > 1 and len({tuple(row) for row in rows}) == 1:
+        named = [[key, *item.values()] for key, item in data.items()]
+        return ["", label, *_table(["what", *rows[0]], named)]
     nested = {key: item for key, item in data.items() if isinstance(item, dict | list)}
     flat = [[key, item] for key, item in data.items() if key not in nested]
     lines = ["", label, *_table(["what", "value"], flat)] if flat else []
