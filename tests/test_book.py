@@ -165,6 +165,8 @@ def test_rows_with_names_and_equal_keys_are_one_table():
     assert "| what | used | free |" in lines
     assert lines.count("| two | 3 | 4 |") == 1
     assert len([line for line in lines if line.startswith("| what")]) == 1
+    deep = {name: {"engines": {"one": {"used": 1}, "two": {"used": 3}}} for name in ("a", "b")}
+    assert tables._data("*loads*", deep).count("| two | 3 |") == 2, "nested rows in one cell"
 
 
 def test_records_show_their_provenance_and_data():

@@ -54,6 +54,12 @@ def _cell(value: Any) -> str:
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
+def _fits_a_cell(value: Any) -> bool:
+    """Whether a value can be read in one cell: nothing is nested in what it holds."""
+    held = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return not any(isinstance(item, dict | list) for item in held)
+
+
 def _table(header: list[str], rows: list[list[Any]]) -> list[str]:
     lines = ["| " + " | ".join(row) + " |" for row in ([header] + [[*map(_cell, r)] for r in rows])]
     return ["", lines[0], "|" + " --- |" * len(header), *lines[1:], ""]
@@ -67,7 +73,8 @@ def _data(label: str, data: Any) -> list[str]:
     if not isinstance(data, dict):
         return ["", f"{label} {_cell(data)}"]
     rows = [item for item in data.values() if isinstance(item, dict)]
-    if len(rows) == len(data) > 1 and len({tuple(row) for row in rows}) == 1:
+    alike = len(rows) == len(data) > 1 and len({tuple(row) for row in rows}) == 1
+    if alike and all(_fits_a_cell(item) for row in rows for item in row.values()):
         named = [[key, *item.values()] for key, item in data.items()]
         return ["", label, *_table(["what", *rows[0]], named)]
     nested = {key: item for key, item in data.items() if isinstance(item, dict | list)}
