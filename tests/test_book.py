@@ -165,6 +165,8 @@ def test_rows_with_names_and_equal_keys_are_one_table():
     assert "| what | used | free |" in lines
     assert lines.count("| two | 3 | 4 |") == 1
     assert len([line for line in lines if line.startswith("| what")]) == 1
+    some = tables._data("*loads*", {"one": {"used": 1}, "two": {"used": 3, "free": 4}})
+    assert "| one | 1 |  |" in some, "a row without a time is a row all the same"
     deep = {name: {"engines": {"one": {"used": 1}, "two": {"used": 3}}} for name in ("a", "b")}
     assert tables._data("*loads*", deep).count("| two | 3 |") == 2, "nested rows in one cell"
 

@@ -73,10 +73,11 @@ def _data(label: str, data: Any) -> list[str]:
     if not isinstance(data, dict):
         return ["", f"{label} {_cell(data)}"]
     rows = [item for item in data.values() if isinstance(item, dict)]
-    alike = len(rows) == len(data) > 1 and len({tuple(row) for row in rows}) == 1
+    header = max(rows, key=len, default={})
+    alike = len(rows) == len(data) > 1 and all(row.keys() <= header.keys() for row in rows)
     if alike and all(_fits_a_cell(item) for row in rows for item in row.values()):
-        named = [[key, *item.values()] for key, item in data.items()]
-        return ["", label, *_table(["what", *rows[0]], named)]
+        named = [[name, *(row.get(key, "") for key in header)] for name, row in data.items()]
+        return ["", label, *_table(["what", *header], named)]
     nested = {key: item for key, item in data.items() if isinstance(item, dict | list)}
     flat = [[key, item] for key, item in data.items() if key not in nested]
     lines = ["", label, *_table(["what", "value"], flat)] if flat else []
