@@ -167,6 +167,8 @@ def test_rows_with_names_and_equal_keys_are_one_table():
     assert len([line for line in lines if line.startswith("| what")]) == 1
     some = tables._data("*loads*", {"one": {"used": 1}, "two": {"used": 3, "free": 4}})
     assert "| one | 1 |  |" in some, "a row without a time is a row all the same"
+    wide = dict.fromkeys("abcdefghi", 1)
+    assert "| one | a 1, b 1, c 1" in str(tables._data("*loads*", {"one": wide, "two": wide}))
     deep = {name: {"engines": {"one": {"used": 1}, "two": {"used": 3}}} for name in ("a", "b")}
     assert tables._data("*loads*", deep).count("| two | 3 |") == 2, "nested rows in one cell"
 

@@ -18,6 +18,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parents[2]
+MOST_COLUMNS = 8  # of named rows; more would break every word on a page
 EMPTY = {"cpu": "No record yet.", "gpu": "Not yet run on a GPU."}
 
 
@@ -76,6 +77,8 @@ def _data(label: str, data: Any) -> list[str]:
     header = max(rows, key=len, default={})
     alike = len(rows) == len(data) > 1 and all(row.keys() <= header.keys() for row in rows)
     if alike and all(_fits_a_cell(item) for row in rows for item in row.values()):
+        if len(header) > MOST_COLUMNS:
+            return ["", label, *_table(["what", "values"], [[*each] for each in data.items()])]
         named = [[name, *(row.get(key, "") for key in header)] for name, row in data.items()]
         return ["", label, *_table(["what", *header], named)]
     nested = {key: item for key, item in data.items() if isinstance(item, dict | list)}
