@@ -20,7 +20,9 @@ class RollingKVCache(LedgerCache):
 
     **Lossy.** A query sees the last `window` tokens, itself included, and nothing before them. For
     a model trained with that window this is exact; for any other it forgets, the oldest first.
-    What stays keeps the rotary position it was written with: token 1000 is at position 1000.
+    Bound: if a share `e` of a query's attention lies on what is gone, a layer's output is off by at
+    most `2 e max|v|`; what `e` is, no rule can promise. What stays keeps the rotary position it was
+    written with: token 1000 is at position 1000.
 
     A step reads the window before it overwrites any of it, so a chunk of any length is computed as
     if token by token, and a step that fails leaves the ring as it was.
@@ -44,6 +46,8 @@ class RollingKVCache(LedgerCache):
         >>> cache.length("a"), cache.positions("a")
         (5, [2, 3, 4])
     """
+
+    lossy = True
 
     def __init__(
         self,

@@ -1,0 +1,150 @@
+"""A cache that holds the first tokens and the last ones, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from kvlib.budget_ledger import SinkWindowLedger
+from kvlib.plan import SeqId
+from kvlib.sizes import KVShape
+from kvlib.tensors.caches import LedgerCache
+from kvlib.tensors.per_head import spans
+from kvlib.tensors.step import DevicePlan
+from kvlib.token_budget import sinks_and_window
+
+
+class SinkWindowKVCache(LedgerCache):
+    """The first tokens for good, and a ring of the last ones: StreamingLLM's choice.
+
+    **Lossy.** A query at position `i` sees the first `sinks` tokens and those of `(i - window, i]`;
+    what lies between is gone. Bound: if a share `e` of a query's attention lies on what is gone, a
+    layer's output is off by at most `2 e max|v|`; what `e` is, no rule can promise, so the logits
+    have no bound. A text of at most `sinks + window` tokens has `e = 0` and is read exactly. What
+    stays keeps the rotary position it was written with (the paper's cache numbers anew).
+
+    A step reads what it needs before it overwrites any of it, so a chunk of any length is computed
+    as if token by token, and a step that fails leaves no trace.
+
+    Args:
+        shape: layers, KV heads and head size.
+        num_seqs: rows.
+        sinks: how many of the first tokens stay.
+        window: how many of the last ones, the query itself included.
+        dtype: of the stored keys and values.
+        device: where the bytes live.
+
+    Raises:
+        TypeError, ValueError: a size is not a whole number of at least 1 (`sinks`: 0), or the
+            shape has no keys and values (MLA). Nothing is allocated.
+
+    Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks".
+
+    Example:
+        >>> cache = SinkWindowKVCache(KVShape(1, 1, 2), num_seqs=1, sinks=1, window=2)
+        >>> cache.add("a")
+        >>> with cache.step({"a": [0] * 5}) as plan:
+        ...     cache.write(0, torch.ones(5, 1, 2), torch.ones(5, 1, 2), plan)
+        >>> cache.length("a"), cache.positions("a")
+        (5, [0, 3, 4])
+    """
+
+    lossy = True
+
+    def __init__(
+        self,
+        shape: KVShape,
+        num_seqs: int,
+        sinks: int,
+        window: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        ledger = SinkWindowLedger(num_seqs, sinks, window)
+        super().__init__(shape, ledger, num_seqs, ledger.row_len, dtype, device)
+        self.max_seq_len: int | None = None
+        # By plan, then by layer: several plans, of other sequences, may be open at once.
+        self._fresh: dict[int, dict[int, tuple[Tensor, Tensor]]] = {}
+
+    def positions(self, seq_id: SeqId) -> list[int]:
+        """Returns the positions held, oldest first; they are the same in every head."""
+        return self.ledger.held(seq_id)
+
+    def truncate(self, seq_id: SeqId, num_tokens: int) -> None:
+        """Keeps the first `num_tokens` tokens, 0 resets the row.
+
+        Raises:
+            ValueError: the next token would look at some that were overwritten, or `num_tokens` is
+                not within `[0, length]`. Nothing changes.
+        """
+        self.ledger.truncate(seq_id, num_tokens)
+
+    def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
+        """Takes one layer's new keys and values [T, Hkv, D]; the row changes at `commit`."""
+        self.ledger.require_open(plan.host)
+        self._fresh.setdefault(plan.host.plan_id, {})[layer] = (k, v)
+
+    def attend(self, layer: int, q: Tensor, plan: DevicePlan) -> Tensor:
+        """Attends the new queries [T, Hq, D] to sinks and windows; returns [T, Hq, D]."""
+        self.ledger.require_open(plan.host)
+        out = torch.empty_like(q)
+        for seq_id, rows in spans(plan):
+            if rows.start == rows.stop:
+                continue
+            held = self.positions(seq_id)
+            k, v = self._held_and_new(seq_id, layer, plan, rows)
+            seen = self._seen([*held, *plan.host.positions[rows]], rows.stop - rows.start)
+            sides = (side.transpose(0, 1)[None] for side in (q[rows], k, v))
+            mask = seen.to(self.device)
+            attended = scaled_dot_product_attention(*sides, attn_mask=mask, enable_gqa=True)
+            out[rows] = attended[0].transpose(0, 1)
+            self.counters.bytes_read += k.nbytes + v.nbytes
+            self.counters.kernels["sdpa_masked"] += 1
+            self.counters.attention_pairs += int(seen.sum()) if layer == 0 else 0
+        return out
+
+    def commit(self, plan: DevicePlan) -> None:
+        """Writes the new tokens that are held from now on, and advances the lengths."""
+        self.ledger.require_open(plan.host)
+        index = torch.tensor(self._stays(plan), dtype=torch.int64, device=self.device)
+        for layer, (k, v) in self._fresh.get(plan.host.plan_id, {}).items():
+            self.store.write(layer, plan.slot_mapping[index], k[index], v[index], planned=True)
+            self.counters.bytes_written += 2 * k[index].nbytes
+        super().commit(plan)
+        self._fresh.pop(plan.host.plan_id, None)
+
+    def abort(self, plan: DevicePlan) -> None:
+        """Forgets the plan and its keys and values; the row is as it was."""
+        super().abort(plan)
+        self._fresh.pop(plan.host.plan_id, None)
+
+    def _stays(self, plan: DevicePlan) -> list[int]:
+        """Which rows of the packed tokens are held once the step is committed."""
+        stays = []
+        for (_, rows), length in zip(spans(plan), plan.host.context_lens, strict=True):
+            held = set(sinks_and_window(length, self.ledger.sinks, self.ledger.window))
+            numbers = range(rows.start, rows.stop)
+            stays += [row for row in numbers if plan.host.positions[row] in held]
+        return stays
+
+    def _seen(self, positions: Sequence[int], num_queries: int) -> Tensor:
+        """Which of the keys each query sees, bool [num_queries, num_keys]."""
+        key = torch.tensor(positions)
+        query = key[len(positions) - num_queries :, None]
+        sinks, window = self.ledger.sinks, self.ledger.window
+        return (key <= query) & ((key < sinks) | (key > query - window))
+
+    def _held_and_new(
+        self, seq_id: SeqId, layer: int, plan: DevicePlan, rows: slice
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values of a step [Tk, Hkv, D], in order of position."""
+        slots = torch.tensor(self.ledger.held_slots(seq_id), dtype=torch.int64)
+        held = self.store.read(layer, slots.to(self.device))
+        fresh = self._fresh[plan.host.plan_id][layer]
+        k, v = (torch.cat((old, new[rows])) for old, new in zip(held, fresh, strict=True))
+        self.counters.bytes_copied += k.nbytes + v.nbytes
+        return k, v

@@ -1,0 +1,132 @@
+"""Rows for less than was read: positions and slots are two counters."""
+
+import pytest
+
+from kvlib.budget_ledger import NO_SLOT, BudgetLedger, PromptBudgetLedger, SinkWindowLedger
+from kvlib.plan import BlockCopy
+from kvlib.token_budget import sinks_and_window
+
+
+def read(ledger, num_tokens, seq_id="a"):
+    if seq_id not in ledger.seq_ids:
+        ledger.add(seq_id)
+    plan = ledger.plan({seq_id: [0] * num_tokens})
+    ledger.commit(plan)
+    ledger.check()
+    return plan
+
+
+@pytest.mark.parametrize("sinks, window", [(0, 1), (0, 4), (2, 3), (3, 1), (5, 2)])
+@pytest.mark.parametrize("num_tokens", range(13))
+def test_a_row_goes_back_as_far_as_the_next_query_finds_sinks_and_window(sinks, window, num_tokens):
+    """Against a row of slots, written one by one."""
+    row = {}
+    for at in range(num_tokens):
+        row[at if at < sinks else sinks + (at - sinks) % window] = at
+    for keep in range(num_tokens + 1):
+        ledger = SinkWindowLedger(2, sinks, window)
+        read(ledger, num_tokens)
+        assert ledger.held("a") == sinks_and_window(num_tokens, sinks, window)
+        assert [row[slot] for slot in ledger.held_slots("a")] == ledger.held("a")
+        seen = set(sinks_and_window(keep + 1, sinks, window)) - {keep}
+        if seen <= set(row.values()):
+            ledger.truncate("a", keep)
+            assert seen <= set(ledger.held("a")) <= set(range(keep))
+            assert [row[slot] for slot in ledger.held_slots("a")] == ledger.held("a")
+        else:
+            with pytest.raises(ValueError, match=f"are gone, so it cannot go back to {keep}"):
+                ledger.truncate("a", keep)
+            assert ledger.length("a") == num_tokens
+        ledger.check()
+
+
+def test_no_sinks_make_a_rolling_ledger():
+    from kvlib.rolling_ledger import RollingLedger
+
+    ledgers = SinkWindowLedger(2, 0, 4), RollingLedger(2, 4)
+    assert read(ledgers[0], 7).slot_mapping == read(ledgers[1], 7).slot_mapping
+    assert ledgers[0].held("a") == list(ledgers[1].held("a"))
+
+
+def test_a_second_row_has_its_own_slots():
+    ledger = SinkWindowLedger(2, 2, 3)
+    read(ledger, 4)
+    assert read(ledger, 6, "b").slot_mapping == (5, 6, 7, 8, 9, 7)
+    assert (ledger.used_tokens, ledger.reserved_tokens) == (4 + 5, 10)
+
+
+def test_a_full_row_plans_no_slot_and_goes_on_counting_positions():
+    ledger = BudgetLedger(2, 4)
+    assert read(ledger, 3).slot_mapping == (0, 1, 2)
+    plan = read(ledger, 3)
+    assert plan.slot_mapping == (3, NO_SLOT, NO_SLOT) and plan.positions == (3, 4, 5)
+    assert (ledger.num_held("a"), ledger.length("a"), ledger.used_tokens) == (4, 6, 4)
+    assert read(ledger, 1).slot_mapping == (NO_SLOT,)
+
+
+def test_what_was_given_up_does_not_come_back():
+    ledger = BudgetLedger(2, 4)
+    read(ledger, 6)
+    for keep in range(1, 6):
+        with pytest.raises(ValueError, match=f"2 of 6 tokens were given up.*go back to {keep}, on"):
+            ledger.truncate("a", keep)
+    ledger.truncate("a", 6)
+    ledger.truncate("a", 0)
+    assert ledger.num_held("a") == 0
+    read(ledger, 3)
+    ledger.truncate("a", 2)
+    assert ledger.num_held("a") == 2
+
+
+@pytest.mark.parametrize("kind", [BudgetLedger, PromptBudgetLedger])
+def test_a_fork_and_a_beam_copy_what_is_held(kind):
+    ledger = kind(2, 4)
+    read(ledger, 6)
+    assert ledger.fork("a", "b") == [BlockCopy(0, 1, 4)]
+    assert (ledger.num_held("b"), ledger.length("b")) == (4, 6)
+    ledger.truncate("a", 0)
+    assert ledger.reorder({"a": "b", "b": "b"}) == [BlockCopy(1, 0, 4)]
+    assert ledger.num_held("a") == 4
+    ledger.check()
+
+
+def test_a_prompt_is_capped_once_and_its_answer_never():
+    ledger = PromptBudgetLedger(2, 4)
+    assert read(ledger, 9).slot_mapping == (0, 1, 2, 3) + (NO_SLOT,) * 5
+    assert ledger.num_held("a") == 4
+    assert read(ledger, 1).slot_mapping == (4,) and ledger.row_len == 8
+    assert read(ledger, 5).slot_mapping == (5, 6, 7, 8, 9) and ledger.row_len == 16
+    assert (ledger.num_held("a"), ledger.length("a")) == (10, 15)
+    # Rows are longer than the budget by now, and a prompt still gets no more than that.
+    assert read(ledger, 6, "b").slot_mapping == (16, 17, 18, 19, NO_SLOT, NO_SLOT)
+    assert ledger.num_held("b") == 4
+
+
+def test_a_reset_sequence_has_a_prompt_again():
+    ledger = PromptBudgetLedger(1, 4)
+    read(ledger, 9)
+    ledger.truncate("a", 0)
+    read(ledger, 0)
+    read(ledger, 9)
+    assert ledger.num_held("a") == 4
+
+
+def test_a_closed_plan_is_refused_and_changes_nothing():
+    ledger = PromptBudgetLedger(1, 4)
+    plan = read(ledger, 9)
+    with pytest.raises(ValueError, match="this plan is not open"):
+        ledger.commit(plan)
+    assert ledger.num_held("a") == 4
+    ledger.free("a")
+    for call in (ledger.commit, ledger.abort):
+        with pytest.raises(ValueError, match="this plan is not open"):
+            call(plan)
+
+
+@pytest.mark.parametrize("kind", [BudgetLedger, PromptBudgetLedger])
+def test_a_budget_smaller_than_sinks_and_newest_is_refused(kind):
+    with pytest.raises(
+        ValueError, match=r"its sinks and newest tokens: asked for 4 \+ 5, there .* 8"
+    ):
+        kind(1, 8, sinks=4, recent=5)
+    assert kind(1, 8, sinks=4, recent=4).row_len == 8
