@@ -1,0 +1,190 @@
+"""Blocks on disk: whole or not there, verified at every read, safe for two processes."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kvlib.tensors import block_files
+from kvlib.tensors.block_bytes import LostBlock
+from kvlib.tensors.block_files import BlockFiles
+
+KEY = b"name"
+
+
+def block(fill=1.0):
+    k = torch.full((1, 1, 2, 2), fill)
+    return k, -k
+
+
+@pytest.fixture
+def blocks(tmp_path):
+    return BlockFiles(tmp_path / "blocks")
+
+
+def names(blocks):
+    return sorted(path.name for path in blocks.folder.iterdir())
+
+
+def test_put_get_remove(blocks):
+    assert KEY not in blocks
+    with pytest.raises(KeyError, match="no block 6e616d65 among 0"):
+        blocks.get(KEY)
+    blocks.put(KEY, *block())
+    k, v = blocks.get(KEY)
+    assert torch.equal(k, block()[0]) and torch.equal(v, block()[1]) and len(blocks) == 1
+    blocks.remove(KEY)
+    blocks.remove(KEY)
+    assert KEY not in blocks and names(blocks) == []
+
+
+def test_a_second_object_finds_what_the_first_has_written(blocks):
+    blocks.put(KEY, *block(7))
+    assert BlockFiles(blocks.folder).get(KEY)[0].unique().tolist() == [7]
+
+
+def test_torn_at_any_length_it_is_lost_and_gone(blocks):
+    blocks.put(KEY, *block())
+    data = blocks.path(KEY).read_bytes()
+    for length in range(len(data)):
+        blocks.path(KEY).write_bytes(data[:length])
+        with pytest.raises(LostBlock):
+            blocks.get(KEY)
+        assert names(blocks) == []
+
+
+def test_any_byte_changed_and_it_is_lost_and_gone(blocks):
+    blocks.put(KEY, *block())
+    data = blocks.path(KEY).read_bytes()
+    for at in range(len(data)):
+        blocks.path(KEY).write_bytes(data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :])
+        with pytest.raises(LostBlock):
+            blocks.get(KEY)
+        assert names(blocks) == []
+
+
+def test_a_file_that_was_renamed_is_not_taken_for_another_block(blocks):
+    blocks.put(b"a", *block())
+    blocks.path(b"a").rename(blocks.path(b"b"))
+    with pytest.raises(LostBlock, match="asked for block 62, these bytes are block 61"):
+        blocks.get(b"b")
+
+
+@pytest.mark.parametrize("failing", ["os.fsync", "os.replace", "tempfile.mkstemp", "open"])
+def test_a_full_disk_is_one_clear_error_and_leaves_what_was_there(blocks, monkeypatch, failing):
+    blocks.put(KEY, *block(1))
+    before = names(blocks)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    where, _, name = failing.rpartition(".")
+    target = getattr(block_files, where) if where else block_files
+    with monkeypatch.context() as patch:
+        patch.setattr(target, name, full, raising=bool(where))
+        with pytest.raises(
+            OSError, match=r"whole or not at all: asked for 2.. bytes, No space"
+        ) as e:
+            blocks.put(KEY, *block(2))
+        with pytest.raises(OSError, match="whole or not at all"):
+            blocks.put(b"other", *block(2))
+    assert e.value.errno == errno.ENOSPC
+    assert names(blocks) == before and blocks.get(KEY)[0].unique().tolist() == [1]
+
+
+def test_a_killed_writer_leaves_no_block_and_its_half_is_swept_later(blocks, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(block_files.os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        blocks.put(KEY, *block())
+    assert names(blocks) == []
+    half = blocks.folder / "x.part"
+    half.write_bytes(b"half")
+    BlockFiles(blocks.folder)
+    assert names(blocks) == ["x.part"], "somebody may be writing it"
+    os.utime(half, (0, 0))
+    BlockFiles(blocks.folder)
+    assert names(blocks) == []
+
+
+def test_a_reader_of_a_torn_file_does_not_remove_the_sound_one_that_replaced_it(
+    blocks, monkeypatch
+):
+    blocks.put(KEY, *block(1))
+    blocks.path(KEY).write_bytes(b"torn")
+    unpack = block_files.unpack
+
+    def meanwhile(key, data):
+        monkeypatch.setattr(block_files, "unpack", unpack)
+        BlockFiles(blocks.folder).put(KEY, *block(2))  # another process
+        return unpack(key, data)
+
+    monkeypatch.setattr(block_files, "unpack", meanwhile)
+    with pytest.raises(LostBlock):
+        blocks.get(KEY)
+    assert blocks.get(KEY)[0].unique().tolist() == [2] and len(names(blocks)) == 1
+
+
+def test_a_file_that_cannot_be_read_is_lost(blocks, monkeypatch):
+    blocks.put(KEY, *block())
+
+    def broken(key, data):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(block_files, "unpack", broken)
+    with pytest.raises(LostBlock, match=r"cannot be read.*Input"):
+        blocks.get(KEY)
+    assert KEY not in blocks
+
+
+def test_a_file_that_cannot_be_opened_is_lost(blocks):
+    blocks.path(KEY).mkdir()  # whoever runs the tests may be allowed to open any file
+    with pytest.raises(LostBlock, match=r"cannot be opened"):
+        blocks.get(KEY)
+
+
+def test_a_writer_may_finish_while_another_process_starts(blocks, monkeypatch):
+    (blocks.folder / "x.part").write_bytes(b"")
+    found = list(blocks.folder.glob("*.part"))
+    found[0].unlink()
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(found))
+    BlockFiles(blocks.folder)
+
+
+WRITER = """
+import sys, torch
+from kvlib.tensors.block_files import BlockFiles
+blocks = BlockFiles(sys.argv[1])
+for i in range(60):
+    k = torch.full((2, 2, 4, 8), float(i % 7))
+    blocks.put(bytes([i % 3]), k, -k)
+"""
+
+
+def test_two_processes_may_write_the_same_blocks_while_a_third_reads(blocks):
+    path = {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, blocks.folder], env={**os.environ, **path})
+        for _ in range(2)
+    ]
+    seen = 0
+    while any(writer.poll() is None for writer in writers):
+        for key in (b"\0", b"\1", b"\2"):
+            if key in blocks:
+                k, v = blocks.get(key)  # never LostBlock: a file appears whole
+                assert torch.equal(k, -v) and len(k.unique()) == 1
+                seen += 1
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert seen and len(blocks) == 3 and len(names(blocks)) == 3
+
+
+def test_a_folder_that_cannot_be_is_an_error_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        BlockFiles(tmp_path / "file")

@@ -1,0 +1,255 @@
+"""Reading against computing: the break-even is the one that trying every length finds."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kvlib.catalog import gpu, model
+from kvlib.roofline import prefill_cost, prefill_flops, step_seconds
+from kvlib.tiers import Tier
+from kvlib.transfer import (
+    Fetch,
+    Prefill,
+    break_even_gb_s,
+    break_even_tokens,
+    faster_read,
+    fetch_plan,
+    gain_s,
+    layer_times,
+    prefetch_distance,
+)
+
+LLAMA, H100 = model("Llama-3-8B"), gpu("H100 SXM5")
+PREFILL = Prefill(H100, LLAMA)
+MODELS = ["Llama-3-8B", "Llama-3-70B", "SmolLM2-135M", "OPT-13B", "Mixtral-8x7B"]
+CARDS = ["H100 SXM5", "A10", "L4", "V100 SXM2 32GB"]
+
+
+def host(gb_s, latency_s=0.0):
+    return Tier("host", 10**15, gb_s, latency_s=latency_s)
+
+
+def test_a_whole_prompt_takes_what_the_roofline_says():
+    for tokens in (1, 100, 5000):
+        cost = prefill_cost(LLAMA, tokens, weight_dtype="bfloat16", kv_dtype="bfloat16")
+        assert PREFILL(tokens) == step_seconds(H100, cost)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000))
+def test_operations_of_two_parts_are_those_of_the_whole(new, cached):
+    """Far beyond the ridge both parts are bound by arithmetic, and their times add up."""
+    new, cached = new + 2000, cached + 2000
+    parts = PREFILL(cached) + PREFILL(new, cached)
+    assert parts == pytest.approx(PREFILL(cached + new), rel=1e-12)
+    assert PREFILL(new, cached) > PREFILL(new)
+
+
+def test_cards_share_and_an_efficiency_divides():
+    eight = Prefill(H100, LLAMA, num_gpus=8, efficiency=0.5)
+    assert eight(4096) * 4 == pytest.approx(PREFILL(4096))
+
+
+@pytest.mark.parametrize("efficiency", [0, -0.1, 1.1, float("nan")])
+def test_an_efficiency_that_is_no_share_is_refused(efficiency):
+    with pytest.raises(ValueError, match="efficiency must be above 0 and at most 1"):
+        Prefill(H100, LLAMA, efficiency=efficiency)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(MODELS),
+    card=st.sampled_from(CARDS),
+    gb_s=st.sampled_from([0.05, 0.5, 2, 7, 25, 64, 450]),
+    latency_s=st.sampled_from([0, 1e-5, 1e-3, 0.1]),
+    suffix=st.sampled_from([1, 16, 200, 3000]),
+    layers=st.sampled_from([1, 32]),
+    most=st.sampled_from([1, 300, 3000]),
+)
+@example("Llama-3-8B", "A10", 0.5, 0, 200, 32, 3000)  # two ranges
+def test_the_break_even_is_what_trying_every_length_finds(
+    name, card, gb_s, latency_s, suffix, layers, most
+):
+    prefill, tier = Prefill(gpu(card), model(name)), host(gb_s, latency_s)
+    asked = (tier, prefill.token_bytes, prefill)
+    how = {"suffix_tokens": suffix, "num_layers": layers}
+    faster = [n for n in range(1, most + 1) if gain_s(n, *asked, **how) > 0]
+    assert [n for each in faster_read(*asked, max_tokens=most, **how) for n in each] == faster
+    if layers == 1:  # below it computing wins, from it on reading
+        found = break_even_tokens(*asked, max_tokens=most, suffix_tokens=suffix)
+        assert faster == (list(range(found, most + 1)) if found else [])
+
+
+def test_layer_by_layer_a_short_prefix_pays_on_a_link_on_which_a_longer_one_does_not():
+    asked = (host(6, 1e-4), PREFILL.token_bytes, PREFILL)
+    short, long = faster_read(*asked, suffix_tokens=512, num_layers=32)
+    whole = break_even_tokens(*asked, suffix_tokens=512)
+    assert short.start < 100 and short.stop < 2000
+    assert long.start > 10_000 and long.stop == 131_073
+    assert 0 < whole - long.start < 5000
+
+
+def test_a_range_of_three_percent_is_not_stepped_over():
+    def compute_s(new, cached):
+        return 1.0 if not cached and 1000 < new <= 1030 else 0.0
+
+    assert faster_read(host(1), 1, compute_s, max_tokens=5000) == [range(1000, 1030)]
+
+
+def test_on_both_sides_of_it_the_faster_way_is_the_one_it_names():
+    for gb_s in (6, 25, 64):
+        tier = host(gb_s)
+        length = break_even_tokens(tier, PREFILL.token_bytes, PREFILL)
+
+        def read(n, tier=tier):
+            return tier.read_s(n * PREFILL.token_bytes) + PREFILL(1, n)
+
+        assert read(length) < PREFILL(length + 1)
+        assert read(length - 1) >= PREFILL(length)
+
+
+def test_a_faster_link_and_a_longer_rest_make_shorter_prefixes_worth_reading():
+    lengths = [
+        break_even_tokens(host(gb_s), PREFILL.token_bytes, PREFILL) for gb_s in (3, 7, 25, 64)
+    ]
+    assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) == 4
+    # Behind a long rest every token saved saves arithmetic: reading pays from the first one.
+    assert break_even_tokens(host(64), PREFILL.token_bytes, PREFILL, suffix_tokens=1000) == 1
+    late = host(64, latency_s=0.01)
+    assert 1 < break_even_tokens(late, PREFILL.token_bytes, PREFILL, suffix_tokens=1000) < 1000
+
+
+def test_at_its_bandwidth_reading_and_computing_take_equally_long():
+    for tokens in (500, 8192, 100_000):
+        gb_s = break_even_gb_s(tokens, PREFILL.token_bytes, PREFILL)
+        for factor, faster in ((0.999, False), (1.001, True)):
+            gain = gain_s(tokens, host(factor * gb_s), PREFILL.token_bytes, PREFILL)
+            assert (gain > 0) == faster
+    assert break_even_gb_s(50, PREFILL.token_bytes, PREFILL) == float("inf")
+
+
+def mooncake_gb_s(p, layers, d, group, flops, a=4, b=22, s=2):
+    """Equation 2 of the paper, solved for the bandwidth."""
+    return 2 * d * s * flops / (group * (a * p * d + b * d * d)) / 1e9
+
+
+def test_mooncakes_two_figures_follow_from_its_equation_and_ours_is_near_them():
+    """6 and 19 GB/s for 8,192 tokens of Llama-3-70B on 8 A800 and 8 H800."""
+    llama70 = model("Llama-3-70B")
+    for card, printed, tflops in (("A100 80GB SXM", 6, 312), ("H100 SXM5", 19, 989.4)):
+        theirs = mooncake_gb_s(8192, 80, 8192, 8, 8 * tflops * 1e12)
+        assert round(theirs) == printed
+        prefill = Prefill(gpu(card), llama70, num_gpus=8)
+        ours = break_even_gb_s(8192, prefill.token_bytes, prefill)
+        assert 0.85 < ours / theirs < 1
+
+
+def test_below_the_edge_only_the_quadratic_part_helps():
+    """The edge: a token's bytes over the time of its operations, its attention left out."""
+    edge = PREFILL.token_bytes * 989.4e12 / (2 * LLAMA.params) / 1e9
+    assert round(edge, 1) == 8.1
+    above, below = (
+        break_even_tokens(host(factor * edge), PREFILL.token_bytes, PREFILL)
+        for factor in (1.5, 0.75)
+    )
+    assert above < 1000 and below > 20_000
+
+
+def test_the_two_equations_count_nearly_the_same_operations():
+    llama70 = model("Llama-3-70B")
+    p, d, layers = 8192, 8192, 80
+    theirs = layers * (4 * p * p * d + 22 * p * d * d)
+    causal = layers * (2 * p * p * d) + 2 * p * llama70.params
+    assert prefill_flops(llama70, p) == pytest.approx(causal, rel=1e-3)
+    assert 0.9 < theirs / prefill_flops(llama70, p) < 0.95
+
+
+def test_TI_3_planned_and_fetched_amounts_differ_by_the_overlap():
+    plan = fetch_plan(512, 288, chunk_tokens=256, block_size=16)
+    assert plan == Fetch(hit=512, fetch=256, overlap=32, new=224)
+    assert plan.new // 16 == 14 and plan.fetch - plan.overlap == plan.new
+
+
+def test_TI_5_a_hit_is_whole_chunks():
+    assert fetch_plan(27, 16, chunk_tokens=8) == Fetch(hit=24, fetch=8, overlap=0, new=8)
+
+
+@given(
+    shared=st.integers(0, 600),
+    blocks=st.integers(0, 40),
+    block_size=st.sampled_from([1, 4, 16]),
+    chunk=st.integers(1, 8),
+)
+def test_every_plan_covers_what_it_promises(shared, blocks, block_size, chunk):
+    plan = fetch_plan(
+        shared, blocks * block_size, chunk_tokens=chunk * block_size, block_size=block_size
+    )
+    here, width = set(range(blocks * block_size)), chunk * block_size
+    fetched = set(range(plan.hit - plan.fetch, plan.hit))
+    assert plan.hit <= shared < plan.hit + width and plan.fetch % width == 0
+    assert len(fetched & here) == plan.overlap < width
+    assert len(fetched - here) == plan.new and plan.new % block_size == 0
+    assert here | fetched >= set(range(plan.hit))
+    assert (not plan.fetch) == (plan.hit <= len(here))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"chunk_tokens": 0}, {"chunk_tokens": 24}, {"on_device": 8}, {"shared": -1}]
+)
+def test_a_plan_of_parts_of_blocks_is_refused(wrong):
+    right = {"shared": 64, "on_device": 16, "chunk_tokens": 32, "block_size": 16}
+    with pytest.raises(ValueError):
+        fetch_plan(**(right | wrong))
+
+
+def total(load, compute, latency, distance, layers=60):
+    return layer_times(layers, load, compute, distance=distance, latency_s=latency)[-1].compute_end
+
+
+@given(st.integers(0, 9), st.integers(1, 9), st.integers(0, 40))
+def test_the_prefetch_distance_is_the_shortest_that_ends_soonest(load, compute, latency):
+    ends = [total(load, compute, latency, d) for d in range(60)]
+    assert prefetch_distance(load, compute, latency) == max(1, ends.index(min(ends)))
+    assert ends == sorted(ends, reverse=True)
+
+
+@pytest.mark.parametrize("layers", [1, 4, 32])
+@pytest.mark.parametrize("gb_s", [0.5, 5, 50])
+def test_a_gain_layer_by_layer_is_that_of_the_timeline(layers, gb_s):
+    tier, suffix = host(gb_s, latency_s=0.002), 500
+    for tokens in (10, 1000, 30_000):
+        load = tokens * PREFILL.token_bytes / (gb_s * 1e9) / layers
+        each = PREFILL(suffix, tokens) / layers
+        times = layer_times(layers, load, each, distance=layers, latency_s=0.002)
+        gain = gain_s(
+            tokens, tier, PREFILL.token_bytes, PREFILL, suffix_tokens=suffix, num_layers=layers
+        )
+        assert gain == pytest.approx(PREFILL(tokens + suffix) - times[-1].compute_end)
+
+
+def test_what_layers_cost_with_and_without_loading_ahead():
+    assert total(2, 3, 0, 0) == 60 * 5  # one after the other
+    assert total(2, 3, 0, 1) == 2 + 60 * 3  # all but the first load are hidden
+    assert total(5, 3, 0, 9) == 60 * 5 + 3  # the link is the slower one: nothing hides it
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 5))
+def test_a_timeline_keeps_its_two_lanes(load, compute, latency, distance):
+    times = layer_times(12, load, compute, distance=distance, latency_s=latency)
+    for i, layer in enumerate(times):
+        assert layer.compute_start >= layer.arrived == layer.load_end + latency
+        assert layer.compute_end - layer.compute_start == compute
+        if i:
+            assert layer.load_start >= times[i - 1].load_end
+            assert layer.compute_start >= times[i - 1].compute_end
+        if 0 < distance <= i:
+            assert layer.load_start >= times[i - distance].compute_start
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf")])
+def test_a_time_that_is_none_is_refused(wrong):
+    with pytest.raises(ValueError, match="times are at least 0"):
+        layer_times(2, wrong, 1, distance=1)
+    with pytest.raises(ValueError, match="times are at least 0"):
+        prefetch_distance(1, wrong)
+    with pytest.raises(ValueError, match="got 0 for both"):
+        prefetch_distance(0, 0)
