@@ -11,7 +11,7 @@ Every cache is used the same way, so a model need not know which one it has:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -52,7 +52,14 @@ class DevicePlan:
 
 
 class CacheBase:
-    """What every cache shares: counted work, and a step that commits or leaves no trace."""
+    """What every cache shares: counted work, and a step that commits or leaves no trace.
+
+    Attributes:
+        lossy: what is attended to may differ from what was written, or be missing. Tests for equal
+            tokens leave such a cache out; it meets a bound that it states itself.
+    """
+
+    lossy = False
 
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
@@ -60,7 +67,7 @@ class CacheBase:
 
     @contextmanager
     def step(self, new: Mapping[SeqId, Sequence[int]]) -> Iterator[DevicePlan]:
-        """Plans a step, commits it when the block ends, aborts it when the block raises.
+        """Plans a step, commits it when the block ends, aborts it when block or commit raises.
 
         Args:
             new: the new token ids of each sequence that takes part.
@@ -71,10 +78,11 @@ class CacheBase:
         plan = self.plan(new)
         try:
             yield plan
+            self.commit(plan)
         except BaseException:
-            self.abort(plan)
+            with suppress(ValueError):  # a commit that fails may have aborted by itself
+                self.abort(plan)
             raise
-        self.commit(plan)
 
     def _attend_each(self, q: Tensor, host: StepPlan, keys_values: Sequence) -> Tensor:
         """Attends one sequence after the other; `keys_values[s]` is (k, v) [Hkv, Tk, D]."""

@@ -1,0 +1,68 @@
+"""What ranks compare before they touch a cache together: the step, and the queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import TypeVar
+
+from torch import Tensor
+
+from kvlib.plan import SeqId
+from kvlib.tensors.distributed import Ranks
+
+Plan = TypeVar("Plan")
+
+
+def plan_together(
+    ranks: Ranks,
+    plan: Callable[[Mapping[SeqId, Sequence[int]]], Plan],
+    abort: Callable[[Plan], None],
+    length: Callable[[SeqId], int],
+    new: Mapping[SeqId, Sequence[int]],
+) -> Plan:
+    """Plans a step on every rank or on none.
+
+    The ranks compare lengths and tokens, so that a rank that chose another token is found before
+    its keys are mixed with the others'. Names of sequences may differ from rank to rank.
+
+    Raises:
+        RanksDisagree: another step, or a rank refused it alone. Every rank takes its plan back.
+        PeerLost: likewise.
+        What `plan` raises, if it does on every rank.
+    """
+    made, refusal = None, None
+    try:
+        made = plan(new)
+        step = [(length(seq_id), list(tokens)) for seq_id, tokens in new.items()]
+        digest = sha256(repr(step).encode()).hexdigest()[:16]
+        said = f"{sum(len(t) for _, t in step)} new tokens of {len(step)} sequences, {digest}"
+    except Exception as error:
+        refusal, said = error, f"{type(error).__name__}: {error}"
+    try:
+        ranks.agree("a step", said)
+    except BaseException:
+        if made is not None:
+            abort(made)
+        raise
+    if refusal is not None:
+        raise refusal
+    return made
+
+
+def same_queries(ranks: Ranks, q: Tensor, agreed: str | None) -> str:
+    """Agrees on the queries [T, Hq, D] of a first step; later ones are compared with it here.
+
+    Returns:
+        What was agreed on, to be passed the next time.
+
+    Raises:
+        RanksDisagree, PeerLost: as `Ranks.agree`.
+        ValueError: these queries are not the agreed ones. Nothing was sent.
+    """
+    mine = f"{q.shape[1]} heads of {q.shape[2]}, {q.dtype}"
+    if agreed is None:
+        ranks.agree("queries", mine)
+    elif mine != agreed:
+        raise ValueError(f"the ranks agreed on queries of {agreed}, got {mine}")
+    return mine
