@@ -51,8 +51,8 @@ def imports(path):
 @pytest.mark.parametrize(
     "part, files, most",
     [
-        ("memory half", MEMORY, 5600),
-        ("tensor half", TENSORS, 3000),
+        ("memory half", MEMORY, 7000),
+        ("tensor half", TENSORS, 4800),
         ("show", GLUE, 700),
         ("core", CORE, 1200),
     ],

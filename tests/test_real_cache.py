@@ -3,7 +3,7 @@
 import pytest
 
 from kvlib import show
-from kvlib.show.drawings import paged_rows
+from kvlib.show.drawings import paged_rows, quantized_rows
 from kvlib.show.drawings.cache_rows import admit, row_bytes
 from kvlib.show.real_cache import CacheWidget
 
@@ -44,6 +44,17 @@ def test_the_drawing_of_a_paged_cache_tells_what_the_real_one_did(num_blocks, bl
     assert real.held_tokens == sum(row.held for row in rows)
     assert real.refused_tokens == sum(row.wanted - row.held for row in rows)
     assert real.allocated_bytes >= (num_blocks + 1) * block_size * 23_040
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8", "int2"])
+def test_the_drawing_of_a_quantised_cache_tells_what_the_real_one_did(precision):
+    rows = quantized_rows.admit(precision, 12)
+    real = show.widget("quantized_cache", megabytes=12, precision=precision).real
+    assert real.admitted == sum(row.admitted for row in rows)
+    assert real.held_tokens == sum(row.held for row in rows)
+    assert real.refused_tokens == sum(row.wanted - row.held for row in rows)
+    blocks = quantized_rows.blocks_in(precision, 12)
+    assert real.allocated_bytes >= quantized_rows.bytes_of(precision, blocks)
 
 
 def test_blocks_admit_more_than_rows_of_the_same_memory():

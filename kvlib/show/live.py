@@ -63,16 +63,25 @@ def html(name: str, values: dict[str, Any] | None = None, *, picture: str = "") 
 
 
 def _inline(text: str) -> str:
-    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
-    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
+    codes: list[str] = []
+
+    def set_aside(match: re.Match[str]) -> str:
+        codes.append(f"<code>{match[1]}</code>")
+        return f"\0{len(codes) - 1}\0"
+
+    # A star inside of code is a star.
+    text = re.sub(r"`([^`]+)`", set_aside, escape(text, quote=False))
+    text = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text)
+    text = re.sub(r"(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])", r"<em>\1</em>", text)
+    return re.sub(r"\0(\d+)\0", lambda match: codes[int(match[1])], text)
 
 
 def markdown(text: str) -> str:
-    """Returns the little markdown tasks use as HTML: paragraphs, `-` lists, `code`, **bold**.
+    """Returns the little markdown tasks use as HTML: paragraphs, lists, `code`, **bold**, *italic*.
 
     Example:
-        >>> markdown("Count **all** of `n`.")
-        '<p>Count <strong>all</strong> of <code>n</code>.</p>'
+        >>> markdown("Count **all** of `n ** 2`, *then* stop.")
+        '<p>Count <strong>all</strong> of <code>n ** 2</code>, <em>then</em> stop.</p>'
     """
     parts = []
     for block in re.split(r"\n\s*\n", text.strip()):

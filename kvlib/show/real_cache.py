@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from typing import Any, NamedTuple
 
-from kvlib.show.drawings import cache_rows, paged_rows
+from kvlib.show.drawings import cache_rows, paged_rows, quantized_rows
 from kvlib.show.widgets import DrawingWidget
 
-CACHES = ("contiguous_cache", "aligned_cache", "paged_cache")
+CACHES = ("contiguous_cache", "aligned_cache", "paged_cache", "quantized_cache")
 
 
 class RealCache(NamedTuple):
@@ -90,7 +91,9 @@ def build(name: str, values: dict[str, Any]) -> RealCache:
     Raises:
         ImportError: torch is not installed.
     """
-    return (_paged if name == "paged_cache" else _contiguous)(name, values)
+    return {"paged_cache": _paged, "quantized_cache": _quantized}.get(name, _contiguous)(
+        name, values
+    )
 
 
 def _paged(name: str, values: dict[str, Any]) -> RealCache:
@@ -98,10 +101,34 @@ def _paged(name: str, values: dict[str, Any]) -> RealCache:
 
     import kvlib
 
-    device = kvlib.device()
     shape = kvlib.KVShape(cache_rows.LAYERS, cache_rows.KV_HEADS, cache_rows.HEAD_DIM)
+    options = {"dtype": torch.float16, "device": kvlib.device(), "way": "gather"}
+    return _in_blocks(lambda: kvlib.PagedKVCache(shape, **values, **options))
+
+
+def _quantized(name: str, values: dict[str, Any]) -> RealCache:
+    import torch
+
+    import kvlib
+    from kvlib.tensors.quantized import QuantizedKVCache
+
+    formats = quantized_rows.FORMATS[values["precision"]]
+    blocks = quantized_rows.blocks_in(values["precision"], values["megabytes"])
+    sizes = {"num_blocks": blocks, "block_size": quantized_rows.BLOCK}
+    if formats is None:
+        return _paged(name, sizes)
+    options = {"dtype": torch.float16, "device": kvlib.device(), "way": "dequantize"}
+    options |= {"keys": formats[0], "values": formats[1], "num_seqs": quantized_rows.NUM_SEQS}
+    return _in_blocks(lambda: QuantizedKVCache(quantized_rows.SHAPE, **sizes, **options))
+
+
+def _in_blocks(make: Callable[[], Any]) -> RealCache:
+    """Makes a cache of blocks and brings it the requests."""
+    import kvlib
+
+    device = kvlib.device()
     before = _bytes_now(device)
-    cache = kvlib.PagedKVCache(shape, **values, dtype=torch.float16, device=device, way="gather")
+    cache = make()
     allocated = _bytes_now(device) - before or cache.nbytes
     rows = paged_rows.fill(cache, lambda seq_id, num_tokens: _store(cache, seq_id, num_tokens))
     refused = sum(row.wanted - row.held for row in rows)
