@@ -17,6 +17,7 @@ import kvlib
 from kvlib.content import TokenContent
 from kvlib.kv_memory import KVMemory
 from kvlib.prefix import HashIndex
+from kvlib.radix import RadixTree
 from kvlib.request import Request
 from kvlib.served import ServedRequest
 from record import spread, write
@@ -126,16 +127,22 @@ def dictionary(num_tokens: int) -> dict[str, float]:
 
 def measure(num_rounds: int = ROUNDS, freeze: bool = True) -> dict[str, dict[str, list[float]]]:
     """Seconds of every round, all ways in turns, each with fresh memory that holds everything."""
-    cases = {"no index": (0, False), "unique": (0, True), "shared": (SHARED_TOKENS, True)}
+    cases = {
+        "no index": (0, None),
+        "unique": (0, HashIndex),
+        "shared": (SHARED_TOKENS, HashIndex),
+        "unique, radix": (0, RadixTree),
+        "shared, radix": (SHARED_TOKENS, RadixTree),
+    }
     texts = {name: prompts(shared) for name, (shared, _) in cases.items()}
     found: dict[str, dict[str, list[float]]] = {}
     if freeze:
         gc.collect()
         gc.freeze()  # what torch has left behind is not searched for garbage in every round
     for round_ in range(-1, num_rounds):
-        for name, (shared, hashed) in cases.items():
-            memory = KVMemory(2**13, BLOCK_SIZE, HashIndex if hashed else None)
-            ways = {name: run(memory, texts[name], hashed)}
+        for name, (shared, index) in cases.items():
+            memory = KVMemory(2**13, BLOCK_SIZE, index)
+            ways = {name: run(memory, texts[name], index is not None)}
             ways[f"{name}, dictionary"] = dictionary(shared + PROMPT_TOKENS)
             for way, times in ways.items():
                 for what, each in times.items() if round_ >= 0 else ():
@@ -165,7 +172,7 @@ def main() -> None:
             for way, each in found.items()
         },
     }
-    code = [f"kvlib/{name}.py" for name in ("blocks", "content", "prefix", "kv_memory")]
+    code = [f"kvlib/{name}.py" for name in ("blocks", "content", "prefix", "radix", "kv_memory")]
     write("bookkeeping_speed", data, (*code, "measure/bookkeeping_speed.py"), torch.device("cpu"))
 
 

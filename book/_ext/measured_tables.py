@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -110,16 +110,25 @@ def markdown(record: dict[str, Any]) -> list[str]:
 
 
 class MeasuredRecords(SphinxDirective):
-    """`measured-records`: the records of one device, `cpu` or `gpu`."""
+    """`measured-records`: the records of one device, `cpu` or `gpu`.
+
+    With `:traces:` those that are figures of real traces, without it the others.
+    """
 
     required_arguments = 1
+    option_spec: ClassVar = {"traces": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         """Returns the tables, or the line that says there is nothing to show."""
         kind = directives.choice(self.arguments[0], tuple(EMPTY))
         self.env.note_reread()
         folder = Path(self.env.srcdir) / "chapters" / "measured"
-        chosen = [record for record in records(folder) if device(record) == kind]
+        traces = "traces" in self.options
+        chosen = [
+            record
+            for record in records(folder)
+            if device(record) == kind and record["name"].startswith("trace_") == traces
+        ]
         lines = [line for record in chosen for line in markdown(record)] or [EMPTY[kind]]
         box = nodes.container(classes=["measured"])
         self.state.nested_parse(StringList(lines, source="chapters/measured"), 0, box)
