@@ -1,4 +1,4 @@
-"""Who owns which slot when a text may be longer than what is held of it.
+"""Which slot when only the tokens that attention ranks highest are held.
 
 A *position* counts every token that went through; a *slot* exists only for what is held. They are
 two counters, and using one as the other turns every later key by a wrong angle.
@@ -11,102 +11,11 @@ from math import inf
 
 from kvlib.ledger import ContiguousLedger, grown_len
 from kvlib.plan import BlockCopy, SeqId, StepPlan
-from kvlib.rolling_ledger import RollingLedger
 from kvlib.sizes import whole_number
-from kvlib.token_budget import require_room, sinks_and_window
+from kvlib.token_budget import require_room
 
 # Where a token goes that has no slot yet: something must be given up first.
 NO_SLOT = -1
-
-
-class SinkWindowLedger(RollingLedger):
-    """Owns rows of `sinks` slots that are never given up, and behind them a ring of `window`.
-
-    Position `p` is in slot `p` if it is a sink, else in slot `sinks + (p - sinks) % window`.
-
-    Args:
-        num_seqs: rows.
-        sinks: how many of the first tokens stay for good; 0 makes it a `RollingLedger`.
-        window: slots of the ring. A query sees so many tokens, itself included, and the sinks.
-
-    Raises:
-        TypeError, ValueError: a size is not a whole number of at least 1 (`sinks`: 0).
-
-    Example:
-        >>> ledger = SinkWindowLedger(num_seqs=1, sinks=2, window=3)
-        >>> ledger.add("a")
-        >>> step = ledger.plan({"a": [0] * 7}); step.slot_mapping
-        (0, 1, 2, 3, 4, 2, 3)
-        >>> ledger.commit(step); ledger.held("a")
-        [0, 1, 4, 5, 6]
-    """
-
-    def __init__(self, num_seqs: int, sinks: int, window: int) -> None:
-        whole_number("sinks", sinks, least=0)
-        super().__init__(num_seqs, window)
-        self.sinks = sinks
-        self.row_len = sinks + window
-
-    def held(self, seq_id: SeqId) -> list[int]:
-        """Returns the positions of a live sequence that are held, in order.
-
-        Raises:
-            KeyError: no such sequence.
-        """
-        ring = super().held(seq_id)
-        return [*range(min(self.sinks, ring.start)), *ring]
-
-    def held_slots(self, seq_id: SeqId) -> list[int]:
-        """Returns the slots of the positions held, in order of position.
-
-        Raises:
-            KeyError: no such sequence.
-        """
-        return list(self._slots(seq_id, self.held(seq_id)))
-
-    def row_len_for(self, new: Mapping[SeqId, Sequence[int]]) -> int:
-        """Returns sinks and window together: a row never grows.
-
-        Raises:
-            KeyError, ValueError: as `plan`. Nothing changes.
-        """
-        super().row_len_for(new)
-        return self.row_len
-
-    def _slots(self, seq_id: SeqId, positions: Iterable[int]) -> Iterable[int]:
-        first = self._rows[seq_id] * self.row_len
-        for at in positions:
-            ring = self.sinks + (at - self.sinks) % self.window
-            yield first + (at if at < self.sinks else ring)
-
-    def _settle(self, seq_id: SeqId) -> None:
-        """The ring begins at position 0 until the first token of it is overwritten."""
-        start = self._lengths[seq_id] - self.window
-        if start > self.sinks:
-            self._first[seq_id] = max(self._first[seq_id], start)
-
-    def _cut(self, seq_id: SeqId, num_tokens: int) -> None:
-        """The next query must find its sinks, which are never gone, and the tokens of its window.
-
-        What goes is known by its position: in a ring, the last slots do not hold the last tokens.
-        """
-        start, length = self._first[seq_id], self._lengths[seq_id]
-        needed = max(self.sinks, num_tokens - self.window + 1)
-        if needed < min(start, num_tokens):
-            raise ValueError(
-                f"{length} tokens went through {self.sinks} sinks and a ring of {self.window}:"
-                f" those before position {start} are gone, so it cannot go back to {num_tokens}"
-            )
-        self._first[seq_id] = 0 if num_tokens <= self.sinks else min(start, num_tokens)
-
-    def _check_lengths(self) -> None:
-        assert self._first.keys() == self._lengths.keys(), "a length without a first position"
-        for seq_id, length in self._lengths.items():
-            held, start = self.held(seq_id), self._first[seq_id]
-            assert len(held) <= self.row_len and len(set(held)) == len(held), "no slot for a token"
-            assert start == 0 or self.sinks < start <= length, "a ring that begins in the sinks"
-            full = sinks_and_window(length, self.sinks, self.window - 1)
-            assert set(full) <= set(held), "a gap in a window"
 
 
 class BudgetLedger(ContiguousLedger):

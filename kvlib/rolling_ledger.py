@@ -1,4 +1,4 @@
-"""Who owns which slot when a sequence lives in a ring: new tokens take the slots of the oldest."""
+"""Which slot when a sequence lives in a ring: new tokens take the slots of the oldest."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from kvlib.ledger import ContiguousLedger
 from kvlib.plan import BlockCopy, SeqId
 from kvlib.sizes import whole_number
+from kvlib.token_budget import sinks_and_window
 
 
 class RollingLedger(ContiguousLedger):
-    """Owns rings of `window` slots, one for each sequence; position `p` is in slot `p % window`.
+    """Owns a ring of `window` slots for each sequence, behind `sinks` slots that never roll.
 
-    A sequence may become as long as it likes: what it holds are its last tokens. Its length counts
-    all that went through, as positions do.
+    Position `p` is in slot `p` if it is a sink, else in slot `sinks + (p - sinks) % window`. A
+    sequence may become as long as it likes: what it holds are its first and its last tokens. Its
+    length counts all that went through, as positions do.
 
     Args:
-        num_seqs: rings, that is sequences that can live at once.
-        window: slots per ring. A query sees this many tokens, itself included.
+        num_seqs: rows, that is sequences that can live at once.
+        window: slots of a ring. A query sees this many tokens, itself included, and the sinks.
+        sinks: how many of the first tokens stay for good.
 
     Raises:
-        TypeError, ValueError: a size is not a whole number of at least 1.
+        TypeError, ValueError: a size is not a whole number of at least 1 (`sinks`: 0).
 
     Example:
         >>> ledger = RollingLedger(num_seqs=1, window=4)
@@ -28,16 +31,27 @@ class RollingLedger(ContiguousLedger):
         >>> step = ledger.plan({"a": [0] * 6}); step.slot_mapping
         (0, 1, 2, 3, 0, 1)
         >>> ledger.commit(step); ledger.length("a"), ledger.held("a"), ledger.used_tokens
-        (6, range(2, 6), 4)
+        (6, [2, 3, 4, 5], 4)
         >>> ledger.truncate("a", 5); ledger.held("a")
-        range(2, 5)
+        [2, 3, 4]
+
+        With two sinks and a ring of three the seventh token takes the slot of the fourth:
+
+        >>> ledger = RollingLedger(num_seqs=1, window=3, sinks=2)
+        >>> ledger.add("a")
+        >>> step = ledger.plan({"a": [0] * 7}); step.slot_mapping
+        (0, 1, 2, 3, 4, 2, 3)
+        >>> ledger.commit(step); ledger.held("a")
+        [0, 1, 4, 5, 6]
     """
 
-    def __init__(self, num_seqs: int, window: int) -> None:
+    def __init__(self, num_seqs: int, window: int, sinks: int = 0) -> None:
         whole_number("window", window)
-        super().__init__(num_seqs, window)
-        self.window = window
+        whole_number("sinks", sinks, least=0)
+        super().__init__(num_seqs, sinks + window)
+        self.window, self.sinks = window, sinks
         self.max_seq_len: int | None = None
+        # Where the ring of each sequence begins; 0 until the first token of it is overwritten.
         self._first: dict[SeqId, int] = {}
 
     @property
@@ -45,17 +59,26 @@ class RollingLedger(ContiguousLedger):
         """Slots that hold a stored token; one that was overwritten is none."""
         return sum(len(self.held(seq_id)) for seq_id in self._rows)
 
-    def held(self, seq_id: SeqId) -> range:
-        """Returns the positions of a live sequence that are still in its ring.
+    def held(self, seq_id: SeqId) -> list[int]:
+        """Returns the positions of a live sequence that are still in its row, in order.
 
         Raises:
             KeyError: no such sequence.
         """
         length = self.length(seq_id)
-        return range(self._first[seq_id], length)
+        first = self._first[seq_id]
+        return [*range(min(self.sinks, first)), *range(first, length)]
+
+    def held_slots(self, seq_id: SeqId) -> list[int]:
+        """Returns the slots of the positions held, in order of position.
+
+        Raises:
+            KeyError: no such sequence.
+        """
+        return list(self._slots(seq_id, self.held(seq_id)))
 
     def row_len_for(self, new: Mapping[SeqId, Sequence[int]]) -> int:
-        """Returns the window: a ring never grows.
+        """Returns sinks and window together: a row never grows.
 
         Raises:
             KeyError, ValueError: as `plan`. Nothing changes.
@@ -63,11 +86,13 @@ class RollingLedger(ContiguousLedger):
         for seq_id in new:
             self._open.refuse(seq_id)
             self._require_live(seq_id)
-        return self.window
+        return self.row_len
 
-    def _slots(self, seq_id: SeqId, positions: range) -> Iterable[int]:
-        first_slot = self._rows[seq_id] * self.window
-        return (first_slot + position % self.window for position in positions)
+    def _slots(self, seq_id: SeqId, positions: Iterable[int]) -> Iterable[int]:
+        row = self._rows[seq_id] * self.row_len
+        for at in positions:
+            ring = self.sinks + (at - self.sinks) % self.window
+            yield row + (at if at < self.sinks else ring)
 
     def _take(self, seq_id: SeqId) -> None:
         super()._take(seq_id)
@@ -83,18 +108,23 @@ class RollingLedger(ContiguousLedger):
         return super()._exchange(sources)
 
     def _settle(self, seq_id: SeqId) -> None:
-        self._first[seq_id] = max(self._first[seq_id], self._lengths[seq_id] - self.window)
+        start = self._lengths[seq_id] - self.window
+        if start > self.sinks:
+            self._first[seq_id] = max(self._first[seq_id], start)
 
     def _cut(self, seq_id: SeqId, num_tokens: int) -> None:
-        """The next query, at position `num_tokens`, must find the tokens of its window."""
-        held = self.held(seq_id)
-        needed = max(0, num_tokens - self.window + 1)
-        if needed < min(held.start, num_tokens):
+        """The next query, at position `num_tokens`, must find its sinks and those of its window.
+
+        What goes is known by its position: in a ring, the last slots do not hold the last tokens.
+        """
+        first, length = self._first[seq_id], self._lengths[seq_id]
+        needed = max(self.sinks, num_tokens - self.window + 1)
+        if needed < min(first, num_tokens):
             raise ValueError(
-                f"{held.stop} tokens went through a ring of {self.window}: those before position "
-                f"{held.start} are gone, so it cannot go back to {num_tokens}"
+                f"{length} tokens went through a ring of {self.window} behind {self.sinks} sinks:"
+                f" those before position {first} are gone, so it cannot go back to {num_tokens}"
             )
-        self._first[seq_id] = min(held.start, num_tokens)
+        self._first[seq_id] = 0 if num_tokens <= self.sinks else min(first, num_tokens)
 
     def _give_back(self, seq_id: SeqId) -> None:
         super()._give_back(seq_id)
@@ -103,6 +133,8 @@ class RollingLedger(ContiguousLedger):
     def _check_lengths(self) -> None:
         assert self._first.keys() == self._lengths.keys(), "a length without a first position"
         for seq_id, length in self._lengths.items():
-            held = length - self._first[seq_id]
-            assert 0 <= held <= self.window, f"{held} tokens of {seq_id!r} in a ring"
-            assert held == length or held >= min(length, self.window - 1), "a gap in a window"
+            held, first = self.held(seq_id), self._first[seq_id]
+            assert len(held) <= self.row_len and len(set(held)) == len(held), "no slot for a token"
+            assert first == 0 or self.sinks < first <= length, "a ring that begins in the sinks"
+            full = sinks_and_window(length, self.sinks, self.window - 1)
+            assert set(full) <= set(held), "a gap in a window"

@@ -140,7 +140,7 @@ def main() -> None:
         "allocation": allocations(device),
         "steps": [row for length in LENGTHS for row in at_length(length, device)],
     }
-    code = ("kvlib/tensors/caches.py", "kvlib/tensors/rolling.py", "kvlib/tensors/step.py")
+    code = ("kvlib/tensors/caches.py", "kvlib/tensors/sink_window.py", "kvlib/tensors/step.py")
     write("cache_times", data, (*code, "measure/cache_times.py"), device)
 
 

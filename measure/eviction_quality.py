@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 import kvlib
 from kvlib.tensors.heavy_hitters import HeavyHitterKVCache
 from kvlib.tensors.llama import Llama
-from kvlib.tensors.lossy import SinkWindowKVCache
+from kvlib.tensors.sink_window import SinkWindowKVCache
 from kvlib.tensors.snap import SnapKVCache
 from kvlib.tensors.step import CacheBase, DevicePlan
 from kvlib.tensors.tokenizer import Tokenizer
@@ -275,7 +275,7 @@ def main() -> None:
         "reach": reach(model, tokenizer),
     }
     own = ("eviction_quality", "needle", "window_loss")
-    tensors = ("heavy_hitters", "llama", "lossy", "per_head", "rolling", "snap")
+    tensors = ("heavy_hitters", "llama", "per_head", "sink_window", "snap")
     code = (
         "kvlib/data/passage.txt",
         *(f"kvlib/tensors/{name}.py" for name in tensors),

@@ -16,10 +16,14 @@ SOURCES = {
         *("blocks.py", "block_table.py", "paged_ledger.py"),
         *("tensors/paged.py", "tensors/paged_attention.py"),
     ),
-    "newest only": ("rolling_ledger.py", "tensors/rolling.py"),
+    # One row of few slots serves both: without sinks it is a ring.
+    "newest only": (
+        *("rolling_ledger.py", "token_budget.py:sinks_and_window"),
+        "tensors/sink_window.py",
+    ),
     "first and newest": (
-        *("budget_ledger.py:SinkWindowLedger", "token_budget.py:sinks_and_window"),
-        "tensors/lossy.py",
+        *("rolling_ledger.py", "token_budget.py:sinks_and_window"),
+        "tensors/sink_window.py:SinkWindowKVCache",
     ),
     "heavy hitters": (
         *("budget_ledger.py:BudgetLedger", "token_budget.py"),

@@ -17,9 +17,8 @@ from kvlib.sizes import KVShape
 from kvlib.tensors.caches import ContiguousKVCache
 from kvlib.tensors.heavy_hitters import HeavyHitterKVCache
 from kvlib.tensors.llama import Llama
-from kvlib.tensors.lossy import SinkWindowKVCache
 from kvlib.tensors.paged import PagedKVCache
-from kvlib.tensors.rolling import RollingKVCache
+from kvlib.tensors.sink_window import RollingKVCache, SinkWindowKVCache
 from kvlib.tensors.snap import SnapKVCache
 from kvlib.tensors.top_blocks import TopBlocksKVCache
 from kvlib.workloads import sample

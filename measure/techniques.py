@@ -27,10 +27,10 @@ from kvlib.tensors.head_sharded import HeadShardedKVCache
 from kvlib.tensors.heavy_hitters import HeavyHitterKVCache
 from kvlib.tensors.host_blocks import HostBlocks
 from kvlib.tensors.llama import Llama
-from kvlib.tensors.lossy import SinkWindowKVCache
 from kvlib.tensors.processes import run_ranks
 from kvlib.tensors.quantized import QuantizedKVCache
 from kvlib.tensors.sequence_sharded import SequenceShardedKVCache
+from kvlib.tensors.sink_window import SinkWindowKVCache
 from kvlib.tensors.snap import SnapKVCache
 from kvlib.tensors.step import CacheBase
 from kvlib.tensors.tiered import TieredKVCache
@@ -313,8 +313,8 @@ def keep_for_the_drawing(rows: list[dict[str, object]], exact: float) -> None:
 def code() -> tuple[str, ...]:
     """Returns the files whose results these are."""
     tensors = (
-        *("head_sharded", "heavy_hitters", "lossy", "paged", "paged_attention", "per_head"),
-        *("quantized", "rolling", "sequence_sharded", "snap", "tiered", "top_blocks"),
+        *("head_sharded", "heavy_hitters", "paged", "paged_attention", "per_head"),
+        *("quantized", "sequence_sharded", "sink_window", "snap", "tiered", "top_blocks"),
     )
     own = ("measure/needle.py", "measure/techniques.py", "kvlib/data/passage.txt")
     return (*(f"kvlib/tensors/{name}.py" for name in tensors), *own)

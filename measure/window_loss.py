@@ -66,7 +66,12 @@ def main() -> None:
         "whole": perplexity(whole),
         "perplexity": rows,
     }
-    code = ("data/passage.txt", "tensors/attention.py", "tensors/rolling.py", "tensors/llama.py")
+    code = (
+        "data/passage.txt",
+        "tensors/attention.py",
+        "tensors/sink_window.py",
+        "tensors/llama.py",
+    )
     files_measured = (*(f"kvlib/{path}" for path in code), "measure/window_loss.py")
     write("window_loss", data, files_measured, device)
 

@@ -6,7 +6,7 @@ import torch
 
 from kvlib.sizes import KVShape
 from kvlib.tensors.heavy_hitters import HeavyHitterKVCache
-from kvlib.tensors.lossy import SinkWindowKVCache
+from kvlib.tensors.sink_window import SinkWindowKVCache
 from kvlib.tensors.snap import SnapKVCache
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=2, head_dim=8)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from kvlib.budget_ledger import NO_SLOT, BudgetLedger, PromptBudgetLedger, SinkWindowLedger
+from kvlib.budget_ledger import NO_SLOT, BudgetLedger, PromptBudgetLedger
 from kvlib.plan import BlockCopy
-from kvlib.token_budget import sinks_and_window
 
 
 def read(ledger, num_tokens, seq_id="a"):
@@ -14,45 +13,6 @@ def read(ledger, num_tokens, seq_id="a"):
     ledger.commit(plan)
     ledger.check()
     return plan
-
-
-@pytest.mark.parametrize("sinks, window", [(0, 1), (0, 4), (2, 3), (3, 1), (5, 2)])
-@pytest.mark.parametrize("num_tokens", range(13))
-def test_a_row_goes_back_as_far_as_the_next_query_finds_sinks_and_window(sinks, window, num_tokens):
-    """Against a row of slots, written one by one."""
-    row = {}
-    for at in range(num_tokens):
-        row[at if at < sinks else sinks + (at - sinks) % window] = at
-    for keep in range(num_tokens + 1):
-        ledger = SinkWindowLedger(2, sinks, window)
-        read(ledger, num_tokens)
-        assert ledger.held("a") == sinks_and_window(num_tokens, sinks, window)
-        assert [row[slot] for slot in ledger.held_slots("a")] == ledger.held("a")
-        seen = set(sinks_and_window(keep + 1, sinks, window)) - {keep}
-        if seen <= set(row.values()):
-            ledger.truncate("a", keep)
-            assert seen <= set(ledger.held("a")) <= set(range(keep))
-            assert [row[slot] for slot in ledger.held_slots("a")] == ledger.held("a")
-        else:
-            with pytest.raises(ValueError, match=f"are gone, so it cannot go back to {keep}"):
-                ledger.truncate("a", keep)
-            assert ledger.length("a") == num_tokens
-        ledger.check()
-
-
-def test_no_sinks_make_a_rolling_ledger():
-    from kvlib.rolling_ledger import RollingLedger
-
-    ledgers = SinkWindowLedger(2, 0, 4), RollingLedger(2, 4)
-    assert read(ledgers[0], 7).slot_mapping == read(ledgers[1], 7).slot_mapping
-    assert ledgers[0].held("a") == list(ledgers[1].held("a"))
-
-
-def test_a_second_row_has_its_own_slots():
-    ledger = SinkWindowLedger(2, 2, 3)
-    read(ledger, 4)
-    assert read(ledger, 6, "b").slot_mapping == (5, 6, 7, 8, 9, 7)
-    assert (ledger.used_tokens, ledger.reserved_tokens) == (4 + 5, 10)
 
 
 def test_a_full_row_plans_no_slot_and_goes_on_counting_positions():

@@ -12,7 +12,7 @@ from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.sizes import KVShape
 from kvlib.tensors.attention import reference_attention
 from kvlib.tensors.caches import ContiguousKVCache
-from kvlib.tensors.rolling import RollingKVCache
+from kvlib.tensors.sink_window import RollingKVCache
 from kvlib.tensors.step import NoCache
 
 

@@ -11,7 +11,7 @@ from kvlib import measured
 from kvlib.eviction import LRUPolicy
 from kvlib.ledger import ContiguousLedger
 from kvlib.tensors.attention import causal_mask, contiguous_attention
-from kvlib.tensors.rolling import RollingKVCache
+from kvlib.tensors.sink_window import RollingKVCache
 from kvlib.tensors.step import DevicePlan, NoCache
 
 TOKENS = [5, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]

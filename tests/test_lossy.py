@@ -11,7 +11,7 @@ from kvlib.plan import OutOfBlocks
 from kvlib.sizes import KVShape
 from kvlib.tensors.caches import ContiguousKVCache
 from kvlib.tensors.generate import generate
-from kvlib.tensors.lossy import SinkWindowKVCache
+from kvlib.tensors.sink_window import SinkWindowKVCache
 from kvlib.tensors.snap import SnapKVCache
 from kvlib.token_budget import sinks_and_window
 from lossy_cases import BUDGET, LOSSY, NUM_Q_HEADS, SHAPE, Text, held, seen_by, sink_window, state
@@ -360,3 +360,17 @@ def test_random_steps_some_of_which_fail(make):
     case = machine.TestCase
     case.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
     case("runTest").debug()
+
+
+@pytest.mark.parametrize("made", LOSSY.values(), ids=LOSSY)
+def test_what_was_written_stays_when_the_caller_uses_the_memory_again(made):
+    texts = Text(4), Text(4)
+    caches = made(), made()
+    for text, cache, spoil in zip(texts, caches, (False, True), strict=True):
+        cache.add("a")
+        with cache.step({"a": [0] * 4}) as plan:
+            text.attend(cache, plan, slice(0, 4))
+            if spoil:
+                text.k.fill_(9), text.v.fill_(9)
+    clean, spoiled = (cache.store.keys[:, 0, :, :4] for cache in caches)
+    assert torch.equal(clean, spoiled) and not (clean == 9).any()

@@ -11,7 +11,7 @@ from exact_caches import EXACT
 from kvlib.tensors.device import device
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.paged import PagedKVCache
-from kvlib.tensors.rolling import RollingKVCache
+from kvlib.tensors.sink_window import RollingKVCache
 from kvlib.tensors.step import NoCache
 
 CACHES = {

@@ -21,7 +21,7 @@ from kvlib.tensors.caches import ContiguousKVCache
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.paged import PagedKVCache, PagedPlan
 from kvlib.tensors.paged_attention import merge
-from kvlib.tensors.rolling import RollingKVCache
+from kvlib.tensors.sink_window import RollingKVCache
 from kvlib.tensors.store import KVStore
 
 NAN = float("nan")

@@ -8,7 +8,7 @@ from kvlib.plan import OutOfBlocks
 from kvlib.tensors.attention import reference_attention
 from kvlib.tensors.caches import ContiguousKVCache
 from kvlib.tensors.llama import Llama
-from kvlib.tensors.rolling import RollingKVCache
+from kvlib.tensors.sink_window import RollingKVCache
 
 TOKENS = [5, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 

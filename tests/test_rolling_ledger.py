@@ -4,6 +4,7 @@ import pytest
 
 from kvlib.plan import BlockCopy
 from kvlib.rolling_ledger import RollingLedger
+from kvlib.token_budget import sinks_and_window
 from kvlib.waste import Allocation, split
 
 
@@ -59,22 +60,57 @@ def test_what_was_taken_back_does_not_come_again():
     """After 6 tokens positions 2 to 5 are held; taking back the last leaves three of them."""
     ledger = after(6)
     ledger.truncate("a", 5)
-    assert ledger.held("a") == range(2, 5)
+    assert ledger.held("a") == [2, 3, 4]
     with pytest.raises(ValueError, match="those before position 2 are gone"):
         ledger.truncate("a", 4)
     ledger.commit(ledger.plan({"a": [0]}))
-    assert ledger.held("a") == range(2, 6)
+    assert ledger.held("a") == [2, 3, 4, 5]
 
 
 def test_a_fork_and_a_reordered_beam_copy_the_ring():
     ledger = after(6)
     ledger.truncate("a", 5)
     assert ledger.fork("a", "b") == [BlockCopy(0, 1, 4)]
-    assert ledger.held("b") == range(2, 5)
+    assert ledger.held("b") == [2, 3, 4]
     ledger.truncate("a", 0)
     assert ledger.reorder({"a": "b", "b": "b"}) == [BlockCopy(1, 0, 4)]
-    assert ledger.held("a") == ledger.held("b") == range(2, 5)
+    assert ledger.held("a") == ledger.held("b") == [2, 3, 4]
     ledger.check()
+
+
+@pytest.mark.parametrize("sinks, window", [(0, 1), (0, 4), (2, 3), (3, 1), (5, 2)])
+@pytest.mark.parametrize("num_tokens", range(13))
+def test_a_row_goes_back_as_far_as_the_next_query_finds_sinks_and_window(sinks, window, num_tokens):
+    """Against a row of slots, written one by one."""
+    row = {}
+    for at in range(num_tokens):
+        row[at if at < sinks else sinks + (at - sinks) % window] = at
+    for keep in range(num_tokens + 1):
+        ledger = RollingLedger(2, window, sinks)
+        ledger.add("a")
+        ledger.commit(ledger.plan({"a": [0] * num_tokens}))
+        assert ledger.held("a") == sinks_and_window(num_tokens, sinks, window)
+        assert [row[slot] for slot in ledger.held_slots("a")] == ledger.held("a")
+        seen = set(sinks_and_window(keep + 1, sinks, window)) - {keep}
+        if seen <= set(row.values()):
+            ledger.truncate("a", keep)
+            assert seen <= set(ledger.held("a")) <= set(range(keep))
+            assert [row[slot] for slot in ledger.held_slots("a")] == ledger.held("a")
+        else:
+            with pytest.raises(ValueError, match=f"are gone, so it cannot go back to {keep}"):
+                ledger.truncate("a", keep)
+            assert ledger.length("a") == num_tokens
+        ledger.check()
+
+
+def test_a_second_row_has_its_own_slots_and_sinks():
+    ledger = RollingLedger(2, 3, sinks=2)
+    for seq_id, num_tokens, slots in (("a", 4, (0, 1, 2, 3)), ("b", 6, (5, 6, 7, 8, 9, 7))):
+        ledger.add(seq_id)
+        plan = ledger.plan({seq_id: [0] * num_tokens})
+        assert plan.slot_mapping == slots
+        ledger.commit(plan)
+    assert (ledger.used_tokens, ledger.reserved_tokens) == (4 + 5, 10)
 
 
 @pytest.mark.parametrize("sizes", [(0, 4), (1, 0), (1, -1), (1, 2.0), (True, 4)])

@@ -86,7 +86,8 @@ class PerHeadCache(LedgerCache):
     def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
         """Takes one layer's new keys and values [T, Hkv, D] until `attend` has chosen."""
         self.ledger.require_open(plan.host)
-        self._fresh[plan.host.plan_id] = (layer, k, v)
+        # Copies: what came in is the caller's, who may use its memory again.
+        self._fresh[plan.host.plan_id] = (layer, k.clone(), v.clone())
 
     def commit(self, plan: DevicePlan) -> None:
         """Carries out what the layers have chosen, and advances the lengths.

@@ -223,20 +223,16 @@ class QuantizedKVCache(LedgerCache):
 
         Raises:
             ValueError: the plan is not open.
-            RuntimeError: no memory to code in. The plan is aborted, and no trace is left: blocks
-                that are half coded lie behind what the lengths count as codes.
+            RuntimeError: no memory to code in. The plan is open still, and may be committed again
+                or aborted: blocks that are half coded lie behind what the lengths count as codes.
         """
         self.ledger.require_open(plan.host)
         fresh = self._fresh.get(plan.host.plan_id, {})
         full = [s for s in plan.spans if s.after - s.coded >= self.ledger.block_size]
-        try:
-            self._code_rows(full)
-            for layer, sides in fresh.items():
-                for span in full:
-                    self._code_fresh(layer, span, sides)
-        except BaseException:
-            self.abort(plan)
-            raise
+        self._code_rows(full)
+        for layer, sides in fresh.items():
+            for span in full:
+                self._code_fresh(layer, span, sides)
         # Only now, when nothing takes memory any more: what a row held is coded, and can go.
         for layer, sides in fresh.items():
             for span in full:

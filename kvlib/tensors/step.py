@@ -11,7 +11,7 @@ Every cache is used the same way, so a model need not know which one it has:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -80,8 +80,7 @@ class CacheBase:
             yield plan
             self.commit(plan)
         except BaseException:
-            with suppress(ValueError):  # a commit that fails may have aborted by itself
-                self.abort(plan)
+            self.abort(plan)
             raise
 
     def _attend_each(self, q: Tensor, host: StepPlan, keys_values: Sequence) -> Tensor:

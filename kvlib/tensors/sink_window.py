@@ -1,4 +1,4 @@
-"""A cache that holds the first tokens and the last ones, and says so."""
+"""Caches that hold the last tokens, and perhaps the first ones, and say so."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from kvlib.budget_ledger import SinkWindowLedger
 from kvlib.plan import SeqId
+from kvlib.rolling_ledger import RollingLedger
 from kvlib.sizes import KVShape
 from kvlib.tensors.caches import LedgerCache
 from kvlib.tensors.per_head import spans
 from kvlib.tensors.step import DevicePlan
-from kvlib.token_budget import sinks_and_window
 
 
 class SinkWindowKVCache(LedgerCache):
@@ -64,7 +63,7 @@ class SinkWindowKVCache(LedgerCache):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        ledger = SinkWindowLedger(num_seqs, sinks, window)
+        ledger = RollingLedger(num_seqs, window, sinks)
         super().__init__(shape, ledger, num_seqs, ledger.row_len, dtype, device)
         self.max_seq_len: int | None = None
         # By plan, then by layer: several plans, of other sequences, may be open at once.
@@ -86,7 +85,8 @@ class SinkWindowKVCache(LedgerCache):
     def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
         """Takes one layer's new keys and values [T, Hkv, D]; the row changes at `commit`."""
         self.ledger.require_open(plan.host)
-        self._fresh.setdefault(plan.host.plan_id, {})[layer] = (k, v)
+        # Copies: what came in is the caller's, who may use its memory again.
+        self._fresh.setdefault(plan.host.plan_id, {})[layer] = (k.clone(), v.clone())
 
     def attend(self, layer: int, q: Tensor, plan: DevicePlan) -> Tensor:
         """Attends the new queries [T, Hq, D] to sinks and windows; returns [T, Hq, D]."""
@@ -110,7 +110,9 @@ class SinkWindowKVCache(LedgerCache):
     def commit(self, plan: DevicePlan) -> None:
         """Writes the new tokens that are held from now on, and advances the lengths."""
         self.ledger.require_open(plan.host)
-        index = torch.tensor(self._stays(plan), dtype=torch.int64, device=self.device)
+        # Of the tokens of a step that share a slot, the last one stays.
+        stays = {slot: row for row, slot in enumerate(plan.host.slot_mapping)}.values()
+        index = torch.tensor(list(stays), dtype=torch.int64, device=self.device)
         for layer, (k, v) in self._fresh.get(plan.host.plan_id, {}).items():
             self.store.write(layer, plan.slot_mapping[index], k[index], v[index], planned=True)
             self.counters.bytes_written += 2 * k[index].nbytes
@@ -121,15 +123,6 @@ class SinkWindowKVCache(LedgerCache):
         """Forgets the plan and its keys and values; the row is as it was."""
         super().abort(plan)
         self._fresh.pop(plan.host.plan_id, None)
-
-    def _stays(self, plan: DevicePlan) -> list[int]:
-        """Which rows of the packed tokens are held once the step is committed."""
-        stays = []
-        for (_, rows), length in zip(spans(plan), plan.host.context_lens, strict=True):
-            held = set(sinks_and_window(length, self.ledger.sinks, self.ledger.window))
-            numbers = range(rows.start, rows.stop)
-            stays += [row for row in numbers if plan.host.positions[row] in held]
-        return stays
 
     def _seen(self, positions: Sequence[int], num_queries: int) -> Tensor:
         """Which of the keys each query sees, bool [num_queries, num_keys]."""
@@ -148,3 +141,35 @@ class SinkWindowKVCache(LedgerCache):
         k, v = (torch.cat((old, new[rows])) for old, new in zip(held, fresh, strict=True))
         self.counters.bytes_copied += k.nbytes + v.nbytes
         return k, v
+
+
+class RollingKVCache(SinkWindowKVCache):
+    """A ring of `window` slots for each sequence: old tokens are overwritten, positions are kept.
+
+    **Lossy.** A query sees the last `window` tokens, itself included, and nothing before them. For
+    a model trained with that window this is exact; for any other it forgets, the oldest first.
+    Bound: if a share `e` of a query's attention lies on what is gone, a layer's output is off by at
+    most `2 e max|v|`; what `e` is, no rule can promise. What stays keeps the rotary position it was
+    written with: token 1000 is at position 1000.
+
+    Args:
+        shape: layers, KV heads and head size.
+        num_seqs: rings.
+        window: slots per ring.
+        options: `dtype`, `device`, as for `SinkWindowKVCache`.
+
+    Raises:
+        TypeError, ValueError: a size is not a whole number of at least 1, or the shape has no
+            keys and values (MLA). Nothing is allocated.
+
+    Example:
+        >>> cache = RollingKVCache(KVShape(1, 1, 2), num_seqs=1, window=3)
+        >>> cache.add("a")
+        >>> with cache.step({"a": [0] * 5}) as plan:
+        ...     cache.write(0, torch.ones(5, 1, 2), torch.ones(5, 1, 2), plan)
+        >>> cache.length("a"), cache.positions("a")
+        (5, [2, 3, 4])
+    """
+
+    def __init__(self, shape: KVShape, num_seqs: int, window: int, **options: object) -> None:
+        super().__init__(shape, num_seqs, 0, window, **options)
