@@ -560,3 +560,44 @@ def test_closing_twice_is_no_error(small_model, made):
     cache = made(small_model)
     cache.close()
     cache.close()
+
+
+def breaks(*_):
+    raise MemoryError("no room for a copy")
+
+
+def test_what_did_not_arrive_whole_goes_nowhere_and_its_blocks_serve_the_next(
+    small_model, made, monkeypatch
+):
+    cache = made(small_model)
+    answer(small_model, cache)
+    kept = cache.moved.blocks_down
+    monkeypatch.setattr(cache, "_send_up", lambda *_: cache.lane.submit(breaks))
+    cache.add("broken", PROMPT)
+    assert cache.length("broken") == 9
+    for use in (
+        lambda: forward(small_model, cache, "broken", list(PROMPT)),
+        lambda: cache.swap_out("broken"),
+    ):
+        with pytest.raises(MemoryError):
+            use()
+    cache.free("broken")
+    monkeypatch.undo()
+    assert cache.moved.blocks_down == kept and not cache.pending
+    assert answer(small_model, cache)[0] == expected(small_model)
+    cache.check()
+
+
+def test_a_copy_that_could_not_go_down_is_a_miss_and_no_error_for_the_next_owner(
+    small_model, made, monkeypatch
+):
+    cache = made(small_model)
+    monkeypatch.setattr(cache, "_read", breaks)
+    assert answer(small_model, cache)[0] == expected(small_model)
+    monkeypatch.undo()
+    cache.check()
+    assert cache.moved.blocks_unwritten == cache.moved.blocks_down == 4
+    for _ in range(2):
+        assert answer(small_model, cache)[0] == expected(small_model)
+    assert cache.moved.tokens_restored == 9
+    cache.check()

@@ -45,6 +45,13 @@ class Copy:
             torch.cuda.current_stream().wait_event(self._finished)
         return result
 
+    def ended(self) -> bool:
+        """Lets the computation wait as `wait` does, and answers whether the work ended well."""
+        well = self._future.exception() is None
+        if self._finished is not None:
+            torch.cuda.current_stream().wait_event(self._finished)
+        return well
+
 
 class CopyLane:
     """Does copies one after the other, in the order they were handed in, beside the computation.

@@ -89,7 +89,7 @@ class LowerTiers:
             return None
         self.moved.blocks_down += fresh
         num_bytes = self.block_bytes if fresh else 0
-        return self.lane.submit(lambda: self._carry_out(moves, key, read()), num_bytes)
+        return self.lane.submit(lambda: self._take_down(moves, key, read), num_bytes)
 
     def fetch(self, key: bytes) -> Block:
         """Returns a block's keys and values, verified; the fastest tier holds it from now on.
@@ -174,6 +174,14 @@ class LowerTiers:
             return block
         raise KeyError(f"no block {key.hex()[:8]} in {len(self.places)} tiers")
 
+    def _take_down(self, moves: list[Move], key: bytes, read: Callable[[], Block]) -> None:
+        """Runs in the lane. A block that cannot be read off the device is a copy not made."""
+        try:
+            block = read()
+        except (MemoryError, RuntimeError):
+            block = None
+        self._carry_out(moves, key, block)
+
     def _bring(self, key: bytes, tier: int, moves: list[Move]) -> Block:
         """Runs in the lane. What the books say of other blocks is done in any case."""
         block = None
@@ -209,12 +217,14 @@ class LowerTiers:
                     self.places[target].put(key, *self._side(key, source, wanted, block))
             except LookupError:
                 self._failed.append((key, target, False))
-            except (OSError, RuntimeError):
+            except (OSError, MemoryError, RuntimeError):
                 self._failed.append((key, target, True))
 
     def _side(self, key: bytes, source: int | None, wanted: bytes, block: Block | None) -> Block:
         # A block that is still on the device crosses the link once; then the host's copy is read.
         if key == wanted and block is not None and (source is None or block[0].is_cpu):
             return block
+        if source is None:
+            raise MemoryError("the block could not be read off the device")
         self.lane.arrive()
         return self.places[source].get(key)

@@ -58,8 +58,19 @@ class PendingCopies:
         """Waits until no copy needs one layer of these blocks any more."""
         self.before_read(block_ids, layer)
         for block_id in self._leaving.keys() & block_ids:
-            self._leaving[block_id].wait()
-            del self._leaving[block_id]
+            # However it ended, it reads no more. What could not go down is missing there.
+            self._leaving.pop(block_id).ended()
+
+    def unarrived(self, block_ids: Iterable[int]) -> set[int]:
+        """Returns those of some freed blocks that did not arrive whole, and forgets them.
+
+        Nobody reads such a block any more, and its next owner writes it anew.
+        """
+        freed = self._arriving.keys() & block_ids
+        lost = {b for b in freed if not all([copy.ended() for copy in self._arriving[b]])}
+        for block_id in lost:
+            del self._arriving[block_id]
+        return lost
 
     def before_copy(self, src: int, dst: int) -> None:
         """Waits until all of one block may be copied over another."""

@@ -135,7 +135,11 @@ class TieredKVCache(PagedKVCache):
         table = self.ledger.table(seq_id)
         super().free(seq_id)
         content = self.content(self._tokens.pop(seq_id))
+        freed = {b for b in table if not self.ledger.pool.ref_count(b)}
+        lost = self.pending.unarrived(freed) if self.pending else ()
         for i in range(content.num_blocks):
+            if table[i] in lost:  # and so is what was computed from it
+                return
             try:
                 self._send_down(content.key(i), table[i])
             except OutOfBlocks:  # all of the fastest tier is pinned by swapped sequences
@@ -147,11 +151,13 @@ class TieredKVCache(PagedKVCache):
         Raises:
             KeyError: no such sequence.
             ValueError: it is in an open plan.
-            OutOfBlocks: the fastest tier has no room that others do not keep. In each case nothing
-                changes for any sequence.
+            OutOfBlocks: the fastest tier has no room that others do not keep.
+            What a copy raised that was to bring the sequence up. In each case nothing changes for
+                any sequence.
         """
         table = self.ledger.table(seq_id)
         self.ledger.truncate(seq_id, self.length(seq_id))  # refuses a sequence in an open plan
+        self.pending.before_read(set(table), len(self.store.keys) - 1)
         tokens, keys = self._tokens[seq_id], []
         try:
             for key, block_id in zip(self._keys(tokens), table, strict=True):
