@@ -114,7 +114,8 @@ def main() -> None:
     torch.set_num_threads(1)  # a second thread would measure how busy the machine is
     device = kvlib.device()
     rows = [row(heads, tokens, device) for heads in HEADS for tokens in SET_TOKENS[heads]]
-    code = ("kvlib/tensors/kernels/paged_cpu.cpp", "kvlib/tensors/kernels/paged_cpu.py")
+    kernel = ("paged_cpu.cpp", "paged_cpu.py", "vectors.h", "work_items.h")
+    code = tuple(f"kvlib/tensors/kernels/{name}" for name in kernel)
     if device.type == "cuda":
         code = ("kvlib/tensors/kernels/_paged_triton.py", "kvlib/tensors/kernels/paged_triton.py")
     against = "contiguous rows" if device.type == "cpu" else f"blocks of {BLOCK_SIZES[-1]}"

@@ -205,7 +205,8 @@ def main() -> None:
                         rows.append(row(heads, (context,) * batch, dtype, read))
                         print(rows[-1]["heads"], rows[-1]["times_faster_than"], file=sys.stderr)
                 rows.append(row(heads, RAGGED, dtype, read))
-    code = ("kvlib/tensors/kernels/paged_cpu.cpp", "kvlib/tensors/kernels/paged_cpu.py")
+    kernel = ("paged_cpu.cpp", "paged_cpu.py", "vectors.h", "work_items.h")
+    code = tuple(f"kvlib/tensors/kernels/{name}" for name in kernel)
     if device.type == "cuda":
         code = ("kvlib/tensors/kernels/_paged_triton.py", "kvlib/tensors/kernels/paged_triton.py")
     data = {"block_size": BLOCK_SIZE, "repeats": REPEATS, "rows": rows}

@@ -246,3 +246,12 @@ def test_without_openmp_it_is_compiled_for_one_thread(fresh, monkeypatch):
     out, _ = paged_cpu.attend_rows(q, keys, values, table, rows_for(lengths), threads=2)
     expected, _ = reference_attention(q[:1], *whole[0])
     torch.testing.assert_close(out[:1].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_changed_header_is_compiled_anew(fresh, tmp_path):
+    source, header = tmp_path / "answer.cpp", tmp_path / "value.h"
+    source.write_text('#include "value.h"\nextern "C" int answer() { return VALUE; }\n')
+    for value in (41, 42):
+        header.write_text(f"#define VALUE {value}\n")
+        build.library.cache_clear()  # as in a new process
+        assert build.library(source).answer() == value

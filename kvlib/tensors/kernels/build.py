@@ -70,7 +70,7 @@ def library(source: Path, defines: Sequence[str] = ()) -> ctypes.CDLL:
     uses one thread.
 
     Args:
-        source: the C++ file.
+        source: the C++ file; it may include headers that lie beside it.
         defines: macros as `NAME=value`; each set of them is compiled on its own.
 
     Raises:
@@ -79,7 +79,8 @@ def library(source: Path, defines: Sequence[str] = ()) -> ctypes.CDLL:
     """
     cxx = compiler()
     flags = (*FLAGS, *LIBRARY, *(f"-D{define}" for define in defines))
-    what = "\0".join([source.read_text("utf-8"), *flags, cxx, _version(cxx), _features()])
+    texts = [path.read_text("utf-8") for path in (source, *sorted(source.parent.glob("*.h")))]
+    what = "\0".join([*texts, *flags, cxx, _version(cxx), _features()])
     name = f"{source.stem}-{hashlib.sha256(what.encode()).hexdigest()[:24]}.so"
     target = user_cache() / "kernels" / name
     if not target.exists():

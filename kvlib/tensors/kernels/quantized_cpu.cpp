@@ -12,6 +12,9 @@
 #include <immintrin.h>
 #endif
 
+#include "vectors.h"
+#include "work_items.h"
+
 // Compiled once for each head_dim and group of query heads; 0 leaves both to be given when called.
 #ifndef HEAD_DIM
 #define HEAD_DIM 0
@@ -22,9 +25,7 @@
 
 namespace {
 
-constexpr int TILE = 16;
-constexpr int64_t LEAST_TOKENS = 256, ITEMS_PER_THREAD = 8, MOST_HEADS = 8;
-constexpr float LOG2E = 1.44269504f;
+constexpr int64_t MOST_HEADS = 8;  // an item takes so many
 
 // A format and where its blocks are; the order of these numbers is that of quantized_cpu.py.
 struct Side {
@@ -38,7 +39,8 @@ struct Side {
 struct Args {
   const float* q;
   Side side[2];  // keys, values
-  float *out, *lse;
+  void* out;
+  float* lse;
   const int32_t *table, *row_seq, *row_first, *row_end;
   int64_t rows, kv_heads, group, head_dim, block_size, table_stride, num_seqs;
   float scale;
@@ -176,23 +178,11 @@ void general(const Args& a, int64_t row, int64_t head, int64_t from, int64_t to,
 
 #if HEAD_DIM
 
-#if defined(__AVX512F__)
-constexpr int WIDE = 16;
-#elif defined(__AVX__)
-constexpr int WIDE = 8;
-#else
-constexpr int WIDE = 4;
-#endif
-typedef float Vector __attribute__((vector_size(WIDE * 4)));
-typedef int32_t Ints __attribute__((vector_size(WIDE * 4)));
-typedef float Loose __attribute__((vector_size(WIDE * 4), aligned(4), may_alias));
 typedef uint8_t Bytes __attribute__((vector_size(WIDE), aligned(1), may_alias));
 constexpr int STEPS = HEAD_DIM / WIDE;
 constexpr int TOKENS = GROUP <= 1 ? 8 : GROUP <= 4 ? 4 : 2;
 constexpr int STRETCH = STEPS % 4 == 0 && GROUP <= 4 ? 4 : STEPS % 2 == 0 ? 2 : 1;
 static_assert(HEAD_DIM % WIDE == 0, "a fast head_dim is a multiple of the vector width");
-
-inline Vector load_wide(const float* p) { return *reinterpret_cast<const Loose*>(p); }
 
 // Bytes as whole numbers. By name where there is one instruction for it: GCC 12 makes a dozen of it.
 inline Ints widened(const uint8_t* p) {
@@ -240,50 +230,15 @@ struct Block {
   }
 };
 
-// Adds up neighbours at a distance: of each group of 2 * S lanes of a and of b, S lanes are left.
-template <int S, int... I>
-inline Vector fold(Vector a, Vector b, std::integer_sequence<int, I...>) {
-  constexpr auto low = [](int p) { return p / (2 * S) * 2 * S + p % S + (p % (2 * S) < S ? 0 : WIDE); };
-  return __builtin_shufflevector(a, b, low(I)...) + __builtin_shufflevector(a, b, (low(I) + S)...);
-}
-
-// The sums of WIDE vectors, in order, as one vector.
-template <int S>
-inline Vector sums_of(Vector* v) {
-  if constexpr (S == 0) {
-    return v[0];
-  } else {
-    for (int i = 0; i < S; i++)
-      v[i] = fold<S>(v[i], v[i + S], std::make_integer_sequence<int, WIDE>());
-    return sums_of<S / 2>(v);
-  }
-}
-
-// exp(x) for x <= 0, to about 1e-7: 2^n times a polynomial.
-inline Vector exp_of(Vector x) {
-  x = x > -87.0f ? x : Vector{} - 87.0f;
-  const Vector y = x * LOG2E;
-  const Ints n = __builtin_convertvector(y - 0.5f, Ints);
-  const Vector f = y - __builtin_convertvector(n, Vector);
-  Vector p = f * 1.535336188e-4f + 1.339887440e-3f;
-  p = p * f + 9.618437357e-3f;
-  p = p * f + 5.550332471e-2f;
-  p = p * f + 2.402264791e-1f;
-  p = p * f + 6.931472028e-1f;
-  p = p * f + 1.0f;
-  return (Vector)((Ints)p + (n << 23));
-}
-
 // One KV head of one query token: its queries, and what they have gathered so far.
 struct Head {
-  Vector query[GROUP][STEPS], sum[GROUP][STEPS], total[GROUP];
-  float peak[GROUP];
+  Vector query[GROUP][STEPS], sum[GROUP][STEPS];
+  Running run[GROUP];
 
   void begin(const Args& a, int64_t row, int64_t head) {
     const float* q = a.q + (row * a.kv_heads + head) * GROUP * HEAD_DIM;
     for (int g = 0; g < GROUP; g++) {
-      peak[g] = -INFINITY;
-      total[g] = Vector{};
+      run[g] = Running();
       for (int i = 0; i < STEPS; i++) {
         query[g][i] = load_wide(q + g * HEAD_DIM + i * WIDE) * a.scale;
         sum[g][i] = Vector{};
@@ -313,25 +268,6 @@ struct Head {
       for (int i = 0; i < TILE / WIDE; i++) score[g][i] = sums_of<WIDE / 2>(dot[g] + i * WIDE);
   }
 
-  // Turns scores into weights; returns the factor by which earlier sums shrink.
-  float weigh(int g, Vector* score, int n) {
-    alignas(64) float each[TILE];
-    std::memcpy(each, score, sizeof(each));
-    for (int t = n; t < TILE; t++) each[t] = -INFINITY;
-    std::memcpy(score, each, sizeof(each));
-    const float high = std::max(peak[g], *std::max_element(each, each + n));
-    const float shrink = high > peak[g] ? std::exp(peak[g] - high) : 1;
-    peak[g] = high;
-    total[g] *= shrink;
-    for (int i = 0; i < TILE / WIDE; i++) {
-      // A score of minus infinity would leave exp(-87) behind, which is not nothing.
-      const Vector weight = exp_of(score[i] - high);
-      score[i] = score[i] > -INFINITY ? weight : Vector{};
-      total[g] += score[i];
-    }
-    return shrink;
-  }
-
   template <int KIND, bool CHANNEL>
   static void add(Head& h, const Block& values, int64_t first, int n, const float (*weight)[TILE],
                   const float* shrink) {
@@ -352,9 +288,9 @@ struct Head {
   void end(float* part) const {
     for (int g = 0; g < GROUP; g++) {
       float* mine = part + g * (HEAD_DIM + 2);
-      mine[0] = peak[g];
+      mine[0] = run[g].peak;
       mine[1] = 0;
-      for (int lane = 0; lane < WIDE; lane++) mine[1] += total[g][lane];
+      for (int lane = 0; lane < WIDE; lane++) mine[1] += run[g].total[lane];
       std::memcpy(mine + 2, sum[g], HEAD_DIM * sizeof(float));
     }
   }
@@ -411,7 +347,7 @@ void fast(const Args& a, int64_t row, int64_t head, int64_t heads, int64_t from,
         alignas(64) float weight[GROUP][TILE];
         score_of(mine[h], read[0], at, n, score);
         for (int g = 0; g < GROUP; g++) {
-          shrink[g] = mine[h].weigh(g, score[g], n);
+          shrink[g] = weigh(score[g], n, mine[h].run[g]);
           std::memcpy(weight[g], score[g], sizeof(weight[g]));
         }
         add(mine[h], read[1], at, n, weight, shrink);
@@ -433,87 +369,6 @@ void item(const Args& a, int64_t row, int64_t head, int64_t heads, int64_t from,
     general(a, row, head + h, from, to, part + h * a.group * (a.head_dim + 2));
 }
 
-// Merges the parts of one query token and one KV head, which lie `step` numbers apart.
-void merge(const Args& a, int64_t row, int64_t head, const float* parts, int64_t num_parts,
-           int64_t step) {
-  const int64_t dim = a.head_dim;
-  for (int64_t g = 0; g < a.group; g++) {
-    const float* first = parts + g * (dim + 2);
-    const int64_t query = (row * a.kv_heads + head) * a.group + g;
-    float peak = -INFINITY, total = 0;
-    for (int64_t p = 0; p < num_parts; p++) peak = std::max(peak, first[p * step]);
-    float* out = a.out + query * dim;
-    std::fill(out, out + dim, 0.0f);
-    for (int64_t p = 0; p < num_parts; p++) {
-      const float* part = first + p * step;
-      if (part[0] == -INFINITY) continue;
-      const float weight = std::exp(part[0] - peak);
-      total += part[1] * weight;
-      for (int64_t d = 0; d < dim; d++) out[d] += weight * part[2 + d];
-    }
-    a.lse[query] = total > 0 ? peak + std::log(total) : -INFINITY;
-    const float share = total > 0 ? 1 / total : 0;
-    for (int64_t d = 0; d < dim; d++) out[d] *= share;
-  }
-}
-
-struct Item {
-  int64_t row, head, heads, from, to, part;
-};
-
-// How many tokens an item takes: each should be worth starting, and each thread should find several.
-int64_t tokens_together(const Args& a, int threads) {
-  if (threads <= 1) return INT64_MAX / 2;
-  int64_t seen = 0;
-  for (int64_t row = 0; row < a.rows; row++) seen += std::max(0, a.row_end[row] - a.row_first[row]);
-  return std::max<int64_t>(LEAST_TOKENS, seen * a.kv_heads / (ITEMS_PER_THREAD * threads * MOST_HEADS));
-}
-
-void run(const Args& a, int threads) {
-  std::vector<Item> items;
-  std::vector<int64_t> first_part(a.rows + 1);
-  const int64_t split_tokens = tokens_together(a, threads);
-  int64_t parts = 0;
-  for (int64_t row = 0; row < a.rows; row++) {
-    first_part[row] = parts;
-    for (int64_t at = a.row_first[row]; at < a.row_end[row]; parts++) {
-      // Runs end where blocks end, so that no block is read in two.
-      const int64_t cut = (at + split_tokens) / a.block_size * a.block_size;
-      const int64_t to = std::min<int64_t>(std::max(cut, at + 1), a.row_end[row]);
-      for (int64_t head = 0; head < a.kv_heads; head += MOST_HEADS)
-        items.push_back({row, head, std::min(MOST_HEADS, a.kv_heads - head), at, to, parts});
-      at = to;
-    }
-  }
-  first_part[a.rows] = parts;
-  const int64_t size = a.group * (a.head_dim + 2), step = a.kv_heads * size;
-  const int64_t num_items = static_cast<int64_t>(items.size());
-  std::vector<float> found(parts * step);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
-  for (int64_t i = 0; i < num_items; i++) {
-    const Item& x = items[i];
-    item(a, x.row, x.head, x.heads, x.from, x.to, found.data() + x.part * step + x.head * size);
-  }
-  for (int64_t row = 0; row < a.rows; row++)
-    for (int64_t head = 0; head < a.kv_heads; head++)
-      merge(a, row, head, found.data() + first_part[row] * step + head * size,
-            first_part[row + 1] - first_part[row], step);
-}
-
-// Whether every row names a sequence of the table, and positions whose blocks there are.
-bool all_there(const Args& a) {
-  const int64_t num_blocks = std::min(a.side[0].num_blocks, a.side[1].num_blocks);
-  for (int64_t row = 0; row < a.rows; row++) {
-    const int64_t seq = a.row_seq[row], first = a.row_first[row], end = a.row_end[row];
-    if (first >= end) continue;
-    if (seq < 0 || seq >= a.num_seqs || first < 0 || end > a.table_stride * a.block_size) return false;
-    const int32_t* table = a.table + seq * a.table_stride;
-    for (int64_t i = first / a.block_size; i <= (end - 1) / a.block_size; i++)
-      if (table[i] < 0 || table[i] >= num_blocks) return false;
-  }
-  return true;
-}
-
 Side side_of(const uint8_t* data, const int64_t* n, const float* f) {
   return {data, n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11], f[0], f[1]};
 }
@@ -532,7 +387,7 @@ extern "C" int kvlib_quantized_attention(const float* q, const uint8_t* k, const
                out,      lse,      table,    row_seq,  row_first, row_end,  sizes[0],
                sizes[1], sizes[2], sizes[3], sizes[4], sizes[5],  sizes[6], scale};
   if (HEAD_DIM && (a.head_dim != HEAD_DIM || a.group != GROUP)) return 1;
-  if (!all_there(a)) return 2;
-  run(a, threads);
+  if (!all_there(a, a.num_seqs, std::min(a.side[0].num_blocks, a.side[1].num_blocks))) return 2;
+  run<float>(a, threads, MOST_HEADS, a.block_size, item);
   return 0;
 }
