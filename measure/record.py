@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -133,7 +134,12 @@ def write(name: str, data: Any, code: Iterable[str], device: torch.device) -> Pa
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{full_name}.json"
     half = target.with_suffix(".part")
-    half.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(record, indent=1)
+    # Numbers of one list stand on one line; a string of JSON holds no line break.
+    text = re.sub(
+        r"\[\n[-+\d.,eE\s]+\n\s*\]", lambda numbers: json.dumps(json.loads(numbers[0])), text
+    )
+    half.write_text(text + "\n", encoding="utf-8")
     half.replace(target)
     print(f"wrote {target.name}")
     return target

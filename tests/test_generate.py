@@ -69,7 +69,7 @@ def test_rows_come_back_however_generation_ends(small_model):
     next(half_read)
     assert cache.ledger.num_free == 1
     half_read.close()
-    small_model.model.norm.forward = None
+    small_model.model.embed_tokens.forward = None
     with pytest.raises(TypeError):
         generate(small_model, PROMPT, 3, cache=cache)
     assert cache.ledger.num_free == 2

@@ -8,6 +8,8 @@ from itertools import permutations
 import pytest
 import torch
 
+import public_cases_attention  # noqa: F401
+import public_cases_prefix  # noqa: F401
 from conftest import small_config
 from exact_caches import EXACT, fill
 from kvlib.arena import Arena
@@ -23,21 +25,10 @@ from kvlib.tensors.paged import PagedKVCache, PagedPlan
 from kvlib.tensors.paged_attention import merge
 from kvlib.tensors.sink_window import RollingKVCache
 from kvlib.tensors.store import KVStore
+from public_cases import CASES, case
 
 NAN = float("nan")
 ONE = KVShape(num_layers=1, num_kv_heads=1, head_dim=2)
-CASES = {}
-
-
-def case(name):
-    """Registers a function that tries a case under its public id."""
-
-    def register(tried):
-        assert name not in CASES, f"{name} is tried twice"
-        CASES[name] = tried
-        return tried
-
-    return register
 
 
 def ledger_of(num_tokens, num_blocks, block_size, **options):

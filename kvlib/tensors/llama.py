@@ -1,7 +1,8 @@
 """A Llama in one file: RMSNorm, rotary positions, grouped heads, SwiGLU, tied or free output.
 
 The model forwards packed tokens `[T]` of several sequences at once and asks a cache where their
-keys and values go. It knows no cache class. Parameter names are Hugging Face's.
+keys and values go. It knows no cache class. Parameter names are Hugging Face's. On a CPU, a step of
+few tokens on a paged cache runs the same layers in one call of a kernel (`decode_step`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from torch.nn.functional import rms_norm, silu
 
 from kvlib.metrics import WorkCounters
 from kvlib.sizes import KVShape
+from kvlib.tensors import decode_step
+from kvlib.tensors.kernels import few_rows
 from kvlib.tensors.llama_config import LlamaConfig
 from kvlib.tensors.step import DevicePlan
 
@@ -204,9 +207,17 @@ class Llama(nn.Module):
         angles = plan.positions[:, None, None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()
         x = self.model.embed_tokens(tokens)
-        for index, layer in enumerate(self.model.layers):
-            x = layer(x, cos, sin, index, cache, plan)
+        if decode_step.takes(x, cache):
+            x = decode_step.all_layers(self, x, cos, sin, cache, plan)
+        else:
+            for index, layer in enumerate(self.model.layers):
+                x = layer(x, cos, sin, index, cache, plan)
         cache.counters.tokens_forwarded += plan.host.num_tokens
-        x = self.model.norm(x if all_logits else x[plan.last_token])
+        return self._logits(x if all_logits else x[plan.last_token])
+
+    def _logits(self, x: Tensor) -> Tensor:
         head = self.model.embed_tokens if self.config.tie_word_embeddings else self.lm_head
-        return x @ head.weight.T
+        norm = self.model.norm
+        if few_rows.takes(x):
+            return few_rows.product(x, head.weight, norm=norm.weight, eps=norm.eps)
+        return norm(x) @ head.weight.T

@@ -135,10 +135,13 @@ class PagedKVCache(SlotCache):
 
     def count_step(self, plan: PagedPlan) -> None:
         """Counts the work of a whole step that ran where Python could not see it, in a graph."""
-        num_layers = len(self.store.keys)
-        self._count_pairs(plan.host, self.ledger.window)
-        self._count_read(plan, num_layers)
+        self.count_layers(plan)
         self.counters.tokens_forwarded += plan.host.num_tokens
+
+    def count_layers(self, plan: PagedPlan) -> None:
+        """Counts what writing and attending in all layers of a step was, without doing it."""
+        self._count_pairs(plan.host, self.ledger.window)
+        self._count_read(plan, len(self.store.keys))
         self.counters.bytes_written += plan.host.num_tokens * self.store.bytes_per_token
 
     def _count_read(self, plan: PagedPlan, num_layers: int) -> None:

@@ -22,6 +22,7 @@ from kvlib.tensors.attention import contiguous_attention, reference_attention
 from kvlib.tensors.kernels import paged_cpu, paged_triton
 from kvlib.tensors.kernels.build import NoCompiler
 
+Span = tuple[int, slice, int, int]
 CHUNK_TOKENS = 512
 KERNEL_CHUNK = 8
 
@@ -44,6 +45,9 @@ class PagedContext:
     context_lens: Tensor
     query_start: Tensor
     _rows: dict[int | None, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _spans: dict[int | None, tuple[Span, ...]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, host: StepPlan, device: torch.device) -> PagedContext:
@@ -66,13 +70,18 @@ class PagedContext:
         starts = torch.tensor(host.query_start, dtype=torch.int32, device=device)
         return cls(host, table.reshape(len(host.seq_ids), width), lens, starts)
 
-    def spans(self, window: int | None) -> Iterator[tuple[int, slice, int, int]]:
-        """Yields for each sequence with new tokens its index, its rows, and what they see.
+    def spans(self, window: int | None) -> tuple[Span, ...]:
+        """Returns for each sequence with new tokens its index, its rows, and what they see.
 
-        Yields:
-            `s`, the rows of the step, and the half-open range of positions `[first, end)` that any
-            of its new tokens sees.
+        Returns:
+            For each `s`, the rows of the step, and the half-open range of positions `[first, end)`
+            that any of its new tokens sees; made once for all layers.
         """
+        if window not in self._spans:
+            self._spans[window] = tuple(self._made_spans(window))
+        return self._spans[window]
+
+    def _made_spans(self, window: int | None) -> Iterator[Span]:
         starts = self.host.query_start
         for s, end in enumerate(self.host.context_lens):
             rows = slice(starts[s], starts[s + 1])
