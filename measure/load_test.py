@@ -4,7 +4,7 @@ SmolLM2-135M on one thread cannot serve chats of a thousand tokens. Lengths are 
 azure-conv's quantiles and divided by 16; rates are shares of what this machine can do, which is
 measured first, with users who never pause. The target is five times what a request takes alone. So
 the record speaks of shapes that another machine shares: where the knee is, and what a closed loop
-hides. One stall, as long as half of the schedule, is made by sleeping in a step. Three to four
+hides. One stall, longer than half of the schedule, is made by sleeping in a step. Three to four
 minutes on a quiet machine; `python measure/load_test.py 6` is a quick try.
 """
 
@@ -34,7 +34,7 @@ SHARES = (0.5, 0.8, 1.1, 1.5)
 NUM_BLOCKS, BLOCK_SIZE = 1024, 16
 LIMITS = StepLimits(max_tokens=128, max_running=32)
 SLACK, USERS = 5.0, 2
-STALL_REQUESTS, STALL_SHARE = 12, 0.5  # of them, half are due while the server stops
+STALL_REQUESTS, STALL_SHARE, STALL_LENGTH = 12, 0.5, 0.7  # of the time that they are due in
 CODE = ("kvlib/load_test.py", "kvlib/load_run.py", "kvlib/percentiles.py")
 CODE += ("kvlib/tensors/load_server.py", "kvlib/tensors/engine.py", "kvlib/scheduler.py")
 CODE += ("measure/load_test.py",)
@@ -109,7 +109,7 @@ def stalled(model: Llama, n: int, capacity: float) -> dict[str, Any]:
     `n` above 8 the 75th percentile from sending does not see it, and that from due does.
     """
     rate, found = STALL_SHARE * capacity, []
-    stall_s = n / 2 / rate
+    stall_s = STALL_LENGTH * n / rate
     for seed in SEEDS:
         due = at_rate(requests_of(seed, n), rate, seed)
         stall = (due[n // 2 - 1].arrival_s, stall_s)

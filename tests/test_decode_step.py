@@ -175,3 +175,14 @@ def test_without_a_compiler_the_model_runs_layer_by_layer(monkeypatch, calls):
         assert (without - with_kernel).abs().max() < 1e-5 * with_kernel.abs().max()
     finally:
         few_rows._compiled.cache_clear()
+
+
+def test_layer_by_layer_is_to_be_had(monkeypatch):
+    model = Llama.random(small_config(), seed=1)
+    monkeypatch.setattr(decode_step, "all_layers", lambda *args: pytest.fail("one call"))
+    model.one_call = False
+    cache = PagedKVCache(model.kv_shape, 4, 4)
+    cache.add("a")
+    with cache.step({"a": [1]}) as plan:
+        model(torch.tensor([1]), cache, plan)
+    assert cache.length("a") == 1

@@ -126,6 +126,10 @@ class Llama(nn.Module):
     Args:
         config: the shape.
 
+    Attributes:
+        one_call: on a CPU, run a step of few tokens on a paged cache in one call of a kernel, where
+            there is one; False goes layer by layer, as on every other cache. Texts are the same.
+
     Example:
         >>> from kvlib.tensors.step import NoCache
         >>> config = LlamaConfig(vocab_size=8, hidden_size=4, intermediate_size=8, num_layers=1,
@@ -138,7 +142,7 @@ class Llama(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.one_call = config, True
         self.model = _Body(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -207,7 +211,7 @@ class Llama(nn.Module):
         angles = plan.positions[:, None, None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()
         x = self.model.embed_tokens(tokens)
-        if decode_step.takes(x, cache):
+        if self.one_call and decode_step.takes(x, cache):
             x = decode_step.all_layers(self, x, cos, sin, cache, plan)
         else:
             for index, layer in enumerate(self.model.layers):
