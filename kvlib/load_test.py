@@ -99,7 +99,7 @@ def load_test(
         think_s: how long a user waits between an answer and the next request.
 
     Returns:
-        The timings. A request is sent between two steps: up to a step later than it was due, and
+        The timings. A request is sent between two steps, so up to a step later than it was due, and
         much later where users are few. `Timing.ttft_s` counts from when it was due.
 
     Raises:
