@@ -43,6 +43,12 @@ WRONG = (
     STUB,
     # Sees no waiting.
     SOLUTION.replace("step_us - busy > step_us / 2", "not kernels"),
+    # Looks for gaps, and then at the sums of the whole step.
+    STUB.replace(
+        "    num_bytes",
+        "    if not kernels or step_us - sum(k[2] - k[1] for k in kernels) > step_us / 2:\n"
+        '        return "overhead"\n    num_bytes',
+    ),
     # Kernels of one name are looked at one by one.
     SOLUTION.replace(
         "together.setdefault(name, [0, 0, 0])", "together.setdefault(start, [0, 0, 0])"
@@ -51,20 +57,24 @@ WRONG = (
     SOLUTION.replace("> step_us / 2", ">= step_us / 2"),
     # The kernel with the most bytes instead of the longest.
     SOLUTION.replace("key=lambda sums: sums[0]", "key=lambda sums: sums[1]"),
+    # Of equally long kernels the last one.
+    SOLUTION.replace("max(together.values()", "max(reversed(together.values())"),
     # Swaps the units.
     SOLUTION.replace("gb_s * 1e3", "gb_s * 1e6"),
-    # Equal is bandwidth.
+    # Equal is compute.
     SOLUTION.replace("moving >= computing", "moving > computing"),
 )
 
 DECODE = [(f"mm {i}", 10 * i, 10 * i + 9, 18_000_000, 18_000_000) for i in range(8)]
-PREFILL = [("mm", 0, 70, 20_000_000, 50_000_000_000), ("copy", 70, 100, 60_000_000, 0)]
+# All bytes take 55 us, all operations 50; the longest kernel has 25 us of bytes.
+PREFILL = [("mm", 0, 70, 50_000_000, 50_000_000_000), ("copy", 70, 100, 60_000_000, 0)]
 SMALL = [(f"add {i}", 10 * i, 10 * i + 4, 4_000_000, 1_000_000) for i in range(8)]
-# One name, twenty short calls, against one longer call of another.
+# One name, ten short calls, against one longer call of another.
 MANY = [("norm", 6 * i, 6 * i + 5, 10_000_000, 1000) for i in range(10)]
 MANY += [("mm", 60, 80, 1000, 18_000_000_000)]
 EVEN = [("mm", 0, 50, 100_000_000, 50_000_000_000)]  # 50 us either way
 HALF = [("mm", 0, 50, 1000, 50_000_000_000)]
+TIE = [("copy", 0, 40, 80_000_000, 0), ("mm", 40, 80, 1000, 40_000_000_000)]
 CASES = (
     ("decode", DECODE, 80, "bandwidth"),
     ("prefill", PREFILL, 100, "compute"),
@@ -72,6 +82,7 @@ CASES = (
     ("many short calls", MANY, 85, "bandwidth"),
     ("both bounds alike", EVEN, 60, "bandwidth"),
     ("half of it waits", HALF, 100, "compute"),
+    ("two equally long", TIE, 80, "bandwidth"),
     ("no kernel", [], 10, "overhead"),
 )
 

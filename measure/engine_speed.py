@@ -117,6 +117,15 @@ def llama_cpp_steps() -> Callable[[list[int]], Times] | None:
     return steps
 
 
+def llama_cpp_reads(kv_bytes_per_token: int) -> dict[str, object]:
+    """Returns what llama.cpp reads for a token: at most its file, and 16-bit keys and values."""
+    return {
+        "version": sys.modules["llama_cpp"].__version__,  # of its Python package
+        "file_bytes": os.path.getsize(os.environ["KVLIB_GGUF"]),
+        "kv_bytes_per_token": kv_bytes_per_token,
+    }
+
+
 def read_seconds(data: torch.Tensor, vector: torch.Tensor) -> dict[str, float]:
     """Reads a set far larger than any cache twice: summed, and times a vector."""
     found = {}
@@ -151,6 +160,7 @@ def single_stream(ours: Llama, theirs: torch.nn.Module) -> dict[str, object]:
         "read_gb_s": {name: float(f"{speed / 1e9:.4g}") for name, speed in speeds.items()},
         "weight_bytes": weights,
         "kv_bytes_per_token": token,
+        **({"llama_cpp": llama_cpp_reads(token // 2)} if llama_cpp else {}),
         "contexts": [row(*each, (weights + each[0] * token) / best) for each in rows],
     }
 

@@ -33,9 +33,10 @@ def test_without_overhead_the_step_is_that_of_the_roofline(phase, context):
 
 
 def test_a_small_model_on_a_large_card_waits_for_its_calls():
-    # 30 layers x 12 kernels x 5 us = 1.8 ms; 270 MB at 3,350 GB/s = 0.08 ms
+    # 30 layers x 12 kernels x 5 us = 1.8 ms; 268 MB and 1,024 tokens at 3,350 GB/s
     said = words(DRAW(model="SmolLM2-135M"))
     assert "starting the kernels: 1.8 ms (the longest)" in said
+    assert "moving the bytes: 0.087 ms" in said
     assert "Bound by overhead: at least 1.8 ms." in said
     assert "Bound by bandwidth" in words(DRAW(model="SmolLM2-135M", call_us=0))
 
@@ -47,6 +48,8 @@ def test_a_small_model_on_a_large_card_waits_for_its_calls():
         ({"phase": "prefill"}, "Bound by compute: at least 16.9 ms."),
         ({"phase": "prefill", "context": 128}, "The prompt is too short to use the card"),
         ({"batch": 512, "context": 128}, "Bound by compute"),
+        ({"batch": 512, "context": 128}, "The card is full. More tokens"),
+        ({"phase": "prefill", "context": 4096}, "reuse a prefix. More tokens"),
         ({"calls": 40, "call_us": 5}, "Bound by overhead: at least 6.4 ms."),
         ({"calls": 1, "call_us": 40}, "Bound by bandwidth"),
     ],

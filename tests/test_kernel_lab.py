@@ -122,8 +122,41 @@ def test_the_settings_hold_nan_exactly_where_nobody_wrote():
     step = lab.setting(lens=(17, 0, 16), heads=(2, 1, 4))
     written = ~step.keys.isnan().any(-1).any(1)
     assert written.sum() == 33 and torch.equal(written, ~step.values.isnan().any(-1).any(1))
-    assert step.keys.isnan().flatten(2).any(-1).equal(step.keys.isnan().flatten(2).any(-1))
+    for side in (step.keys, step.values):
+        assert side.isnan().any(-1).equal(side.isnan().all(-1))
+        assert side.isnan().all(-1).any(1).equal(side.isnan().all(-1).all(1))
     assert step.kv_bytes == 33 * 2 * 4 * 4
+
+
+def test_the_trials_hold_what_kernels_get_wrong():
+    steps = {each.name: each for each in lab.trials()}
+    assert {each.window for each in steps.values()} == {None, 20, 1}
+    dtypes = {name for name, each in steps.items() if each.q.dtype == torch.bfloat16}
+    shares = [name for name, each in steps.items() if each.q.shape[1] > each.keys.shape[1]]
+    assert dtypes == {"bfloat16"} and shares == list(steps)[2:]
+    lens = steps["ragged lengths"].context.host.context_lens
+    assert 0 in lens[1:-1] and {n % 16 for n in lens} >= {0, 1, 15}
+
+
+def test_only_loud_scores_stop_a_plain_sum_of_powers():
+    def powers(q, keys, values, context, window):
+        out, group, size = torch.empty_like(q), q.shape[1] // keys.shape[1], keys.shape[2]
+        for s, rows, first, end in context.spans(window):
+            at = torch.arange(first, end)
+            blocks = context.block_table[s, at // size].long()
+            k, v = (side[blocks, :, at % size].float() for side in (keys, values))
+            k, v = (side.repeat_interleave(group, 1) for side in (k, v))
+            scores = torch.einsum("hd,thd->ht", q[rows][0].float(), k) * q.shape[2] ** -0.5
+            weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
+            out[rows] = torch.einsum("ht,thd->hd", weights, v).to(q.dtype)
+        return out
+
+    assert [name for name, said in lab.check(powers).lines if said] == ["loud scores"]
+
+
+def test_the_step_that_is_timed_has_the_heads_of_smollm2():
+    step = lab.timing_step()
+    assert step.q.shape == (4, 9, 64) and step.kv_bytes == 4 * 1024 * 2 * 3 * 64 * 4
 
 
 def test_shared_blocks_are_shared():
@@ -155,8 +188,14 @@ def test_a_wrong_way_is_not_timed():
         lab.time(lambda q, *_: q)
 
 
-def test_a_right_way_is_timed_against_each_anchor():
-    step = lab.timing_step((64, 64))
+def test_the_trials_lie_where_they_are_asked_for(device):
+    steps = lab.trials(device)
+    lie = {each.device.type for step in steps for each in (step.q, step.context.block_table)}
+    assert lie == {device.type} and lab.check(WAYS["gather"], steps).passed
+
+
+def test_a_right_way_is_timed_against_each_anchor(device):
+    step = lab.setting("decode", (64, 64), (9, 3, 64), device=device)
     found = lab.time(WAYS["gather"], step, repeats=1)
     assert {"gather", "contiguous"} <= set(found) <= {"gather", "contiguous", "cpu"}
     assert all(times > 0 for times in found.values())

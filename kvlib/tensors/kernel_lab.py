@@ -111,7 +111,7 @@ def check(attend: Attend, steps: Sequence[Setting] | None = None) -> Report:
     Args:
         attend: takes what `paged_attention.WAYS` take, for one new token a sequence; returns the
             output [R, Hq, D], or a pair that begins with it.
-        steps: what to try; `trials()` by default.
+        steps: what to try; `trials()`, on the CPU, by default.
     """
     steps = trials() if steps is None else steps
     return Report(tuple((step.name, _fault(attend, step)) for step in steps))
@@ -212,7 +212,7 @@ def time(attend: Attend, step: Setting | None = None, *, repeats: int = 7) -> di
         ValueError: it is wrong: a wrong kernel has no speed. The message has the first fault.
     """
     step = step or timing_step()
-    if fault := check(attend, [*trials(), step]).first_fault:
+    if fault := check(attend, [*trials(step.q.device), step]).first_fault:
         raise ValueError(f"correct first: {fault}")
     ways = {"yours": attend, "gather": gather, "contiguous": Contiguous(step)}
     if not check(WAYS["cpu"], [step]).first_fault:
@@ -222,6 +222,8 @@ def time(attend: Attend, step: Setting | None = None, *, repeats: int = 7) -> di
         for name, way in ways.items():
             start = perf_counter()
             step.run(way)
+            if step.q.is_cuda:  # a card answers before it is done
+                torch.cuda.synchronize(step.q.device)
             if round_ >= 0:
                 seconds[name].append(perf_counter() - start)
     yours = seconds.pop("yours")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -115,18 +116,23 @@ def setting(
     return Setting(name, *tensors, PagedContext.of(plan, torch.device(device)), window)
 
 
-def trials() -> list[Setting]:
-    """Returns what `check` tries, the simplest first."""
+def trials(device: torch.device | str = "cpu") -> list[Setting]:
+    """Returns what `check` tries, the simplest first.
+
+    Args:
+        device: where they lie.
+    """
+    made = partial(setting, device=device)
     return [
-        setting("one block", (5,), (2, 2, 16)),
-        setting("ragged lengths", RAGGED, (2, 2, 32)),
-        setting("query heads share keys", RAGGED, (6, 2, 32)),
-        setting("other sizes", (9, 64, 33), (9, 3, 64), block_size=8, seed=1),
-        setting("a shared beginning", (40, 45, 33), shared=2, seed=2),
-        setting("a window of 20", RAGGED, window=20, seed=3),
-        setting("a window of 1", RAGGED, window=1, seed=4),
-        setting("loud scores", RAGGED, loud=60.0, seed=5),
-        setting("bfloat16", RAGGED, dtype=torch.bfloat16, seed=6),
+        made("one block", (5,), (2, 2, 16)),
+        made("ragged lengths", RAGGED, (2, 2, 32)),
+        made("query heads share keys", RAGGED, (6, 2, 32)),
+        made("other sizes", (9, 64, 33), (9, 3, 64), block_size=8, seed=1),
+        made("a shared beginning", (40, 45, 33), shared=2, seed=2),
+        made("a window of 20", RAGGED, window=20, seed=3),
+        made("a window of 1", RAGGED, window=1, seed=4),
+        made("loud scores", RAGGED, loud=60.0, seed=5),
+        made("bfloat16", RAGGED, dtype=torch.bfloat16, seed=6),
     ]
 
 

@@ -77,7 +77,8 @@ def _advice(found: Lanes, phase: str) -> str:
     if found.name == "overhead":
         return "Start fewer, larger kernels, or replay a captured graph: faster ones gain nothing."
     if found.name == "compute":
-        return "Compute less: reuse a prefix. Batching more gains nothing."
+        less = "Compute less: reuse a prefix." if phase == "prefill" else "The card is full."
+        return f"{less} More tokens in the same step gain nothing."
     if phase == "prefill":
         return "The prompt is too short to use the card: put other tokens into the same step."
     return "Read less for each token: batch more, quantise, share heads."
