@@ -18,6 +18,7 @@ import kvlib
 from kvlib import measured
 from kvlib.tensors import kernel_lab
 from kvlib.tensors.kernel_lab import Attend, Setting
+from kvlib.tensors.kernel_settings import trials
 from kvlib.tensors.kernel_variants import block_major, compiled, split_kv
 from kvlib.tensors.kernels import paged_triton
 from kvlib.tensors.paged_attention import WAYS, PagedContext
@@ -121,8 +122,7 @@ def main() -> None:
     torch.set_num_threads(1)  # a second thread would measure how busy the machine is
     device, rows = kvlib.device(), []
     for way in variants(device).values():
-        if device.type == "cpu":
-            assert kernel_lab.check(way).passed
+        assert (report := kernel_lab.check(way, trials(device))).passed, report
     for model in HEADS:
         for point in POINTS:
             rows.append(row(model, point, device))
