@@ -27,6 +27,7 @@ def unstable(source: str) -> Any:
 
 
 def save(path: Path, *cells: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(new_notebook(cells=list(cells), metadata={"widgets": {}}), path)
     return path
 
@@ -108,6 +109,57 @@ def test_a_notebook_that_raises_is_reported_and_stays_as_it_was(
     assert {path.name for path in tmp_path.iterdir()} == {"a.ipynb", "b.ipynb"}
 
 
+KILLED = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+
+
+def test_a_killed_kernel_a_slow_cell_and_a_damaged_file_are_named_and_the_rest_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path / "a.ipynb", new_code_cell("x = 1"), new_code_cell(KILLED))
+    save(tmp_path / "b.ipynb", new_markdown_cell("#"), new_code_cell("while True:\n    pass"))
+    (tmp_path / "c.ipynb").write_text('{"cells"')
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    good = save(tmp_path / "d.ipynb", new_code_cell("print(1)"))
+    assert tool.main(["--seconds", "2", str(tmp_path)]) == 1
+    assert {path: path.read_bytes() for path in before} == before
+    assert "'1\\n'" in outputs(good)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{n}.ipynb" for n in "abcd"]
+    said = capsys.readouterr().err
+    for words in (
+        "a.ipynb: the kernel died in cell 1. Most often the system ended it because memory ran out",
+        "b.ipynb: cell 1 took more than 2 s and was ended. On a slower machine give it longer",
+        "c.ipynb: it is no notebook: ",
+    ):
+        assert words in said
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_full_disk_leaves_the_old_notebook_and_says_what_to_do(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.ipynb", new_code_cell("print(1)"))
+    before = path.read_bytes()
+    path.with_suffix(".part").symlink_to("/dev/full")
+    with pytest.raises(tool.Unfinished, match=r"not stored \(.*No space left.*\): make room"):
+        tool.write(path, "{}")
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_a_kernel_the_reader_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(tool.KERNEL, "name", "none-such")
+    path = save(tmp_path / "a.ipynb", new_code_cell("print(1)"))
+    assert tool.main([str(path)]) == 1
+    assert "no kernel started (No such kernel named none-such). Install" in capsys.readouterr().err
+
+
+def test_a_folder_without_notebooks_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tool.main([str(tmp_path)]) == 1
+    assert f"no notebook in {tmp_path}" in capsys.readouterr().err
+
+
 def test_colours_paths_and_cuts_of_a_stream_are_evened_out() -> None:
     cell = new_code_cell("x", execution_count=1)
     cell.outputs = [
@@ -133,3 +185,13 @@ def test_folders_are_searched_and_copies_of_jupyter_left_out(tmp_path: Path) -> 
     (tmp_path / ".ipynb_checkpoints").mkdir()
     save(tmp_path / ".ipynb_checkpoints" / "a-checkpoint.ipynb")
     assert tool.find([tmp_path, wanted]) == [wanted]
+
+
+def test_what_an_environment_brings_is_not_run(tmp_path: Path) -> None:
+    """A reader's environment may lie in the folder; its packages bring notebooks of their own."""
+    wanted = save(tmp_path / "pages" / "a.ipynb")
+    for folder in ("env", ".venv", "pages/.hidden"):
+        save(tmp_path / folder / "lib" / "b.ipynb")
+    (tmp_path / "env" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    assert tool.find([tmp_path]) == [wanted]
+    assert tool.find([tmp_path / "env" / "lib" / "b.ipynb"]), "asked for by name it is run"

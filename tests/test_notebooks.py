@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import copy
+import io
 import json
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -22,6 +24,8 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PATH = re.compile(r"(?<![\w:/.<~)])/[A-Za-z][\w.-]*/[\w.-]+|[A-Z]:\\\w|ipykernel_\d")
 # "x at 0x7f...": the address of an object.
 ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
+# What a widget shows in place of a picture that could not be drawn.
+BROKEN = 'class="kv-error"'
 MEDIAN_LINES, MOST_LINES, CODE_CELLS = 6, 25, range(12, 29)
 
 Cell = dict[str, Any]
@@ -64,6 +68,22 @@ def displays(cell: Cell) -> bool:
     return prints or shows or (last is not None and not isinstance(last, ast.Call))
 
 
+def ends_in_a_semicolon(source: str) -> bool:
+    """Comments and empty lines behind it do not count, as they do not for Jupyter."""
+    passed_over = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER}
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    last = [token.string for token in tokens if token.type not in passed_over][-1:]
+    return last == [";"]
+
+
+def passes_either_way(node: ast.AST) -> bool:
+    """Says whether a part of a cell catches an error, and nobody sees it if there is none."""
+    if isinstance(node, ast.Try):
+        silent = all(isinstance(part, ast.Pass) for h in node.handlers for part in h.body)
+        return bool(node.handlers) and silent and not node.orelse
+    return False
+
+
 def faults_of_cell(cell: Cell) -> Iterator[str]:
     source = text(cell["source"])
     names = {node.id for node in ast.walk(tree(cell)) if isinstance(node, ast.Name)}
@@ -80,8 +100,10 @@ def faults_of_cell(cell: Cell) -> Iterator[str]:
         yield "makes widgets of its own; use show.widget"
     if {"plt", "matplotlib", "pyplot"} & (names | imports):
         yield "plots by hand; use show.line_plot or show.bar_plot"
-    if source.rstrip().endswith(";"):
+    if ends_in_a_semicolon(source):
         yield "ends in a semicolon, which hides nothing when the notebook is compared"
+    if any(passes_either_way(node) for node in ast.walk(tree(cell))):
+        yield "passes whether it raises or not; say in the handler what came, or assert it"
     if len([line for line in source.splitlines() if line.strip()]) > MOST_LINES:
         yield f"is longer than {MOST_LINES} lines"
     if displays(cell) and not cell["outputs"]:
@@ -100,6 +122,8 @@ def faults_of_output(output: Cell, cell: Cell) -> Iterator[str]:
         yield "stored a live widget; run tools/notebooks.py"
     if any(PATH.search(part) for part in texts(output)):
         yield "stored a path of a machine"
+    if any(BROKEN in part for part in texts(output)):
+        yield "stored the error of a drawing"
     if any(ADDRESS.search(part) for part in texts(output)):
         yield "stored the address of an object"
     if any(kind.startswith("image/") for kind in data):
@@ -116,6 +140,30 @@ def faults_of_image(output: Cell, cell: Cell) -> Iterator[str]:
     figure = page.get("figure", {})
     if not figure.get("caption") or not figure.get("name", "").startswith("fig-"):
         yield "shows an image without caption and a name fig-… in its metadata"
+
+
+def faults_of_picture(cells: list[Cell], index: int) -> Iterator[str]:
+    """Pictures are not compared: this cell, the one before or the next asserts their numbers.
+
+    So does a description with computed numbers, which is compared as the picture's text.
+    """
+    kinds = [kind for output in cells[index]["outputs"] for kind in output.get("data", {})]
+    if not any(kind.startswith("image/") for kind in kinds):
+        return
+    before = [cell for cell in cells[:index] if cell["cell_type"] == "code"]
+    after = [cell for cell in cells[index:] if cell["cell_type"] == "code"]
+    nodes = (node for cell in (*before[-1:], *after[:2]) for node in ast.walk(tree(cell)))
+    asserted = any(isinstance(node, ast.Assert) for node in nodes)
+    described = UNSTABLE not in tags(cells[index]) and any(
+        isinstance(node, ast.keyword) and node.arg == "alt" and computed(node.value)
+        for node in ast.walk(tree(cells[index]))
+    )
+    if not asserted and not described:
+        yield "draws a picture, and nobody asserts the numbers behind it"
+
+
+def computed(words: ast.expr) -> bool:
+    return any(isinstance(node, ast.FormattedValue) for node in ast.walk(words))
 
 
 def faults_of_unstable(cells: list[Cell], index: int) -> Iterator[str]:
@@ -148,8 +196,10 @@ def faults(notebook: Cell) -> list[str]:
                 faults_of_unstable(notebook["cells"], index) if UNSTABLE in tags(cell) else ()
             )
             head = text(cell["source"]).splitlines()[:1]
+            picture = faults_of_picture(notebook["cells"], index)
             found += [
-                f"cell {index} {head}: {fault}" for fault in (*faults_of_cell(cell), *unstable)
+                f"cell {index} {head}: {fault}"
+                for fault in (*faults_of_cell(cell), *picture, *unstable)
             ]
     return found
 
@@ -204,7 +254,7 @@ GOOD = made_up(
     code(
         "show.widget('a')", result({"text/html": "<p></p><a href='x'>y</a>", "text/plain": "a()"})
     ),
-    code("show.line_plot(a, alt=b)", PLOT, mystnb=FIGURE),
+    code("assert a\nshow.line_plot(a, alt=b)", PLOT, mystnb=FIGURE),
     code("print(t)  # takes its time", stdout("3 s"), tags=[UNSTABLE]),
     code("assert t > 0"),
 )
@@ -239,10 +289,25 @@ def bare(cell: Cell, **changes: Any) -> Cell:
         ([code("plt.plot(a)")], "plots by hand"),
         ([code("import matplotlib.pyplot as p")], "plots by hand"),
         ([code("f(x);")], "ends in a semicolon"),
+        ([code("f(x);  # drawn")], "ends in a semicolon"),
+        ([code("try:\n    f()\nexcept ValueError:\n    pass")], "passes whether it raises"),
+        ([code("show.p()", PLOT, mystnb=FIGURE), code("y = 1")], "nobody asserts the numbers"),
+        (
+            [code("show.p(alt='A line.')", PLOT, mystnb=FIGURE), code("y = 1")],
+            "nobody asserts the numbers",
+        ),
+        (
+            [
+                code("show.p(alt=f'{y}')  # s", PLOT, mystnb=FIGURE, tags=[UNSTABLE]),
+                code("y = 1"),
+            ],
+            "nobody asserts the numbers",
+        ),
         ([code("\n".join("x = 1" for _ in range(26)))], "longer than 25 lines"),
         ([code("print(p)", stdout("in /somewhere/deep/file.py"))], "path of a machine"),
         ([code("p", result({"text/plain": "PosixPath('/a/b')"}))], "path of a machine"),
         ([code("p", result({"text/plain": "<f at 0x7fed64b4f6a0>"}))], "address of an object"),
+        ([code("w", result({"text/html": '<pre class="kv-error">E</pre>'}))], "error of a drawing"),
         ([code("show.p()", result({"image/png": "…"}), mystnb=FIGURE)], "without a description"),
         ([code("show.p()", PLOT, mystnb={"figure": FIGURE["figure"]})], "the page does not get"),
         ([code("show.p()", PLOT, mystnb={"image": {"alt": ALT}})], "without caption"),

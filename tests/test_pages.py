@@ -9,6 +9,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 import pytest
 
 import built_book
+from test_book import listed
 
 pytestmark = pytest.mark.browser
 WIDE = {"width": 1280, "height": 900}
@@ -16,10 +17,34 @@ AXE = """([where, options]) => axe.run(where, {resultTypes: ["violations"], ...o
     .then(found => found.violations.filter(each => ["serious", "critical"].includes(each.impact))
         .map(each => `${each.id}: ${each.nodes.slice(0, 3).map(node => node.html.slice(0, 200))}`))
 """
+# Contrast hangs on nothing but these; a page has thousands of words and some dozens of such kinds.
+# Three of each kind are looked at.
+ALIKE = """where => {
+    const grounds = new Map([[null, {behind: "", opacity: 1}]]), kinds = new Map();
+    const ground = each => {
+        if (!grounds.has(each)) {
+            const {backgroundColor, backgroundImage, opacity} = getComputedStyle(each);
+            const parent = ground(each.parentElement);
+            const behind = /^rgb\\(/.test(backgroundColor) ? "" : parent.behind;
+            grounds.set(each, {
+                behind: `${backgroundColor} ${backgroundImage} ${behind}`,
+                opacity: opacity * parent.opacity,
+            });
+        }
+        return grounds.get(each);
+    };
+    for (const each of document.querySelectorAll(`${where} *`)) {
+        const words = [...each.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+        if (!words || !each.checkVisibility({visibilityProperty: true})) continue;
+        const {color, fontSize, fontWeight, textShadow} = getComputedStyle(each);
+        const kind = JSON.stringify([color, fontSize, fontWeight, textShadow, ground(each)]);
+        kinds.set(kind, [...(kinds.get(kind) ?? []), each].slice(0, 3));
+    }
+    return [...kinds.values()].flat();
+}"""
 LOADED = """[location.href, ...performance.getEntriesByType("resource").map(each => each.name)]"""
-# Colours take axe most of its time; outside the article they are the same on every page.
 ALL_BUT_COLOURS = ["html", {"rules": {"color-contrast": {"enabled": False}}}]
-COLOURS = {"runOnly": ["color-contrast"]}
+COLOURS = f"""where => ({AXE})([{{include: ({ALIKE})(where)}}, {{runOnly: ["color-contrast"]}}])"""
 
 
 def visit(book: Path, site: str, names: list[str]) -> dict[str, dict]:
@@ -44,12 +69,10 @@ def look(page, faults: list[str], book: Path, site: str, name: str, axe: str) ->
         page.locator(".kv-alive").last.wait_for(state="attached")
     page.evaluate(axe)
     where = "html" if name == "book/index.html" else "main"
-    found = {"light": page.evaluate(AXE, ALL_BUT_COLOURS) + page.evaluate(AXE, [where, COLOURS])}
+    found = {"light": page.evaluate(AXE, ALL_BUT_COLOURS) + page.evaluate(COLOURS, where)}
     page.emulate_media(color_scheme="dark")
     page.wait_for_selector("html[data-theme=dark]")
-    # Listings differ only in their words.
-    if not name.startswith("_modules/"):
-        found["dark"] = page.evaluate(AXE, [where, COLOURS])
+    found["dark"] = page.evaluate(COLOURS, where)
     page.set_viewport_size({"width": 390, "height": 800})
     found["width"] = page.evaluate("document.scrollingElement.scrollWidth")
     page.emulate_media(color_scheme="light")
@@ -87,6 +110,20 @@ def test_everything_that_can_live_does(visits):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_page_shuts_a_reader_out(visits, theme):
     assert {name: each[theme] for name, each in visits.items() if each.get(theme)} == {}
+
+
+@pytest.mark.parametrize("where", ["p", ".highlight .n"], ids=["text", "listing"])
+def test_a_word_that_cannot_be_read_is_found(book, site, browser, where):
+    """One word among hundreds, in a colour that only it has."""
+    packages = built_book.extension("web_assets").installed()
+    with built_book.opened(browser, site, viewport=WIDE) as (page, _):
+        page.goto(f"{site}book/how_to_run.html?noidle")
+        page.evaluate((packages / "axe-core" / "axe.min.js").read_text("utf-8"))
+        assert page.evaluate(COLOURS, "main") == []
+        last = page.locator(f"main {where}:visible").last
+        last.evaluate("each => { each.style.color = '#c0c1c2'; each.textContent = 'pale'; }")
+        (found,) = page.evaluate(COLOURS, "main")
+        assert found.startswith("color-contrast: ") and "pale" in found
 
 
 def test_no_page_is_heavy_before_its_python_is_asked_for(visits):
@@ -127,6 +164,26 @@ def test_every_link_and_anchor_leads_somewhere(book):
             if not there and not (known and unquote(anchor) in known.ids):
                 broken.append(f"{name}: {link}")
     assert broken == []
+
+
+def test_only_pages_of_the_contents_are_built(book):
+    """The folder that is built holds tests, tools and perhaps an environment beside them."""
+    made_by_sphinx = {"genindex.html", "search.html", "py-modindex.html"}
+    names = {name for name in built_book.pages(book) if not name.startswith("_modules/")}
+    assert names - made_by_sphinx == {f"{page}.html" for page in listed()}
+
+
+FROM_ELSEWHERE = re.compile(r"""<(?:script|img|iframe|link(?=[^>]*stylesheet))\b[^>]*["']https?:""")
+
+
+def test_no_page_needs_a_widget_manager_or_anything_from_elsewhere(book):
+    """A manager of the wrong version would show nothing at all, and the build would stay green."""
+    for name in built_book.pages(book):
+        page = (book / name).read_text("utf-8")
+        # Pages that show sources have such words as text, where brackets are escaped.
+        assert not re.search(r"<script[^>]*jupyter\.widget", page), name
+        assert not re.search(r"<script[^>]*(?:html-manager|require(?:\.min)?\.js)", page), name
+        assert not FROM_ELSEWHERE.search(page), name
 
 
 def test_every_page_states_the_policy(book):

@@ -7,12 +7,15 @@ import json
 import re
 import sys
 from html import unescape
+from typing import Any
 
 import pytest
 
 from kvlib import exercises, show
 from kvlib.show import live
 from kvlib.show.drawings import Slider, find, registry
+from kvlib.show.real_cache import CacheWidget
+from kvlib.show.widgets import DrawingWidget
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -86,6 +89,51 @@ def test_a_failing_drawing_shows_its_error_and_recovers(fragile: str) -> None:
     size.value = 3
     assert "<svg>3</svg>" in view.value
     assert "ZeroDivisionError" not in view.value
+
+
+def moved_by(way: str, widget: DrawingWidget, ipywidgets: Any, size: int) -> None:
+    """Moves the control as a reader does, or as a cell's own button, slider or output might."""
+    if way == "observe":
+        widget._box.children[0].value = size
+    elif way == "button":
+        button = ipywidgets.Button()
+        button.on_click(lambda _: widget.set(size=size))
+        button.click()
+    elif way == "interactive":
+        made = ipywidgets.interactive(lambda size: widget.set(size=size), size=[1, 2, 3])
+        made.children[0].value = size
+    else:
+        with ipywidgets.Output():
+            widget.set(size=size)
+
+
+@pytest.mark.parametrize("way", ["observe", "button", "interactive", "output"])
+def test_whatever_moves_a_control_the_reader_sees_the_error(fragile: str, way: str) -> None:
+    """Of these only `observe` lets an error out of a callback; none may leave the old picture."""
+    ipywidgets = pytest.importorskip("ipywidgets")
+    widget = show.widget(fragile)
+    widget._repr_mimebundle_()
+    view = widget._box.children[-1]
+    moved_by(way, widget, ipywidgets, 2)
+    assert "ZeroDivisionError: a size of &lt;2&gt; is none" in view.value
+    assert "<svg>" not in view.value
+    moved_by(way, widget, ipywidgets, 3)
+    assert "<svg>3</svg>" in view.value
+
+
+@pytest.mark.parametrize("error", [ValueError("no such size"), RuntimeError("no memory")])
+def test_a_real_cache_that_cannot_be_made_says_so_under_the_picture(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(self: CacheWidget) -> None:
+        raise error
+
+    monkeypatch.setattr(CacheWidget, "real", property(fails))
+    widget = show.widget("contiguous_cache")
+    control, *_, view = widget._live().children
+    control.value = next(value for _, value in control.options if value != control.value)
+    assert "<svg" in view.value
+    assert f"{error}</small>" in view.value
 
 
 def test_the_page_gets_every_control_as_data() -> None:

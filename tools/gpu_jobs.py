@@ -59,9 +59,10 @@ class Run:
         }
         self._environment.pop("KVLIB_RECORDS", None)
         self.state: dict[str, Any] = {"key": key, "done": {}}
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             kept = json.loads(self._file.read_text(encoding="utf-8"))
-            self.state = kept if kept["key"] == key else self.state
+            if kept["key"] == key and isinstance(kept["done"], dict):
+                self.state = kept
 
     @property
     def done(self) -> dict[str, Outcome]:
@@ -74,8 +75,12 @@ class Run:
         """Writes what is done, in one step."""
         self.records.mkdir(parents=True, exist_ok=True)
         half = self._file.with_suffix(".part")
-        half.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
-        half.replace(self._file)
+        try:
+            half.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
+            half.replace(self._file)
+        except BaseException:
+            half.unlink(missing_ok=True)
+            raise
 
     def forget(self) -> None:
         """Makes the next call start afresh."""

@@ -5,7 +5,8 @@
     python tools/notebooks.py --check chapters      store nothing, show what would change
 
 Everything that would change from run to run is left out, so a notebook nobody touched comes out as
-it went in. A notebook that raises is reported and stays as it was.
+it went in. A notebook that raises, takes too long or loses its kernel is reported and stays as it
+was, and the next one is run.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from jupyter_client.kernelspec import NoSuchKernel
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 ROOT = Path(__file__).resolve().parents[1]
 CELL_TIMEOUT_S = 600
@@ -35,24 +37,49 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _KERNEL_FILE = re.compile(r"\S*ipykernel_\d+/\d+(\.py)?")
 
 
-def execute(notebook: Any, folder: Path) -> Any:
+class Unfinished(Exception):
+    """A notebook was not run to its end; the message says where, and what to do."""
+
+
+def execute(notebook: Any, folder: Path, seconds: int = CELL_TIMEOUT_S) -> Any:
     """Returns an executed copy of a notebook; the kernel is fresh and starts in `folder`.
 
     Raises:
-        CellExecutionError: a cell raised.
+        Unfinished: a cell raised or took more than `seconds`, or the kernel died or did not start.
     """
     done = copy.deepcopy(notebook)
     environment = os.environ | {"KVLIB_DEVICE": "cpu"}
+    begun = [0]
     client = NotebookClient(
         done,
-        timeout=CELL_TIMEOUT_S,
+        timeout=seconds,
         kernel_name=KERNEL["name"],
         record_timing=False,
         extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(folder)}},
+        on_cell_start=lambda cell, cell_index: begun.append(cell_index),
     )
-    client.execute(env=environment)
+    try:
+        client.execute(env=environment)
+    except CellExecutionError as error:
+        raise Unfinished(f"{error.ename}: {error.evalue}\n{error}") from error
+    except (CellTimeoutError, RuntimeError, NoSuchKernel) as error:
+        raise Unfinished(_why(error, begun[-1], seconds)) from error
     return done
+
+
+def _why(error: Exception, cell: int, seconds: int) -> str:
+    if isinstance(error, CellTimeoutError):
+        return (
+            f"cell {cell} took more than {seconds} s and was ended. On a slower machine give it "
+            "longer: --seconds 1800"
+        )
+    if isinstance(error, DeadKernelError):
+        return (
+            f"the kernel died in cell {cell}. Most often the system ended it because memory ran "
+            "out: close other programs, then run this notebook again"
+        )
+    return f"no kernel started ({error}). Install what it needs: pip install -r requirements.txt"
 
 
 def normalise(notebook: Any, stored: Any | None = None) -> Any:
@@ -133,21 +160,34 @@ def to_text(notebook: Any) -> str:
     return json.dumps(plain, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
-def refreshed(path: Path, *, measure: bool = False) -> str:
+def refreshed(path: Path, *, measure: bool = False, seconds: int = CELL_TIMEOUT_S) -> str:
     """Returns what a notebook's file should hold after a fresh run.
 
     Raises:
-        CellExecutionError: a cell raised.
+        Unfinished: the file is no notebook, or as `execute`.
     """
-    stored = nbformat.read(path, 4)
-    return to_text(normalise(execute(stored, path.parent), None if measure else stored))
+    try:
+        stored = nbformat.read(path, 4)
+    except ValueError as error:
+        raise Unfinished(f"it is no notebook: {str(error).splitlines()[0]}") from error
+    done = execute(stored, path.parent, seconds)
+    return to_text(normalise(done, None if measure else stored))
 
 
 def write(path: Path, text: str) -> None:
-    """Replaces a file in one step, so that a stopped run leaves the old one or the new one."""
+    """Replaces a file in one step, so that a stopped run leaves the old one or the new one.
+
+    Raises:
+        Unfinished: there is no room for it. The old one stays, and nothing beside it.
+    """
     part = path.with_suffix(".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise Unfinished(f"not stored ({error}): make room and run it again") from error
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def difference(path: Path, text: str) -> str:
@@ -161,34 +201,50 @@ def difference(path: Path, text: str) -> str:
 
 
 def find(paths: list[Path]) -> list[Path]:
-    """Returns the notebooks among files and folders, sorted; copies Jupyter keeps are left out."""
-    lists = ([path] if path.is_file() else path.rglob("*.ipynb") for path in paths)
-    found = {file for files in lists for file in files}
-    return sorted(file for file in found if ".ipynb_checkpoints" not in file.parts)
+    """Returns the notebooks among files and folders, sorted.
+
+    Of a folder, hidden parts are left out (Jupyter keeps copies there) and environments: what is
+    installed there is not ours to run.
+    """
+    lists = ([path] if path.is_file() else _ours(path) for path in paths)
+    return sorted({file for files in lists for file in files})
+
+
+def _ours(folder: Path) -> list[Path]:
+    environments = {made.parent for made in folder.rglob("pyvenv.cfg")}
+    return [
+        file
+        for file in folder.rglob("*.ipynb")
+        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        and not environments & set(file.parents)
+    ]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command line; returns 1 where a notebook raised or, with --check, changed."""
+    """Runs the command line; returns 1 where a notebook failed or, with --check, changed."""
     parser = argparse.ArgumentParser(description="execute notebooks and store their outputs")
     parser.add_argument("paths", nargs="*", type=Path, default=[ROOT / "chapters"])
     parser.add_argument("--measure", action="store_true", help=f"replace {UNSTABLE} outputs too")
     parser.add_argument("--check", action="store_true", help="store nothing, show differences")
+    parser.add_argument("--seconds", type=int, default=CELL_TIMEOUT_S, help="for one cell")
     options = parser.parse_args(arguments)
+    paths = find(options.paths)
+    if not paths:
+        print(f"no notebook in {', '.join(map(str, options.paths))}", file=sys.stderr)
+        return 1
     failed = 0
-    for path in find(options.paths):
+    for path in paths:
         try:
-            text = refreshed(path, measure=options.measure)
-        except CellExecutionError as error:
+            text = refreshed(path, measure=options.measure, seconds=options.seconds)
+            if not options.check:
+                write(path, text)
+        except Unfinished as error:
             failed += 1
-            print(f"{path}: {error.ename}: {error.evalue}\n{error}", file=sys.stderr)
+            print(f"{path}: {error}", file=sys.stderr)
             continue
-        if options.check:
-            changed = difference(path, text)
-            failed += bool(changed)
-            print(changed or f"{path}: unchanged")
-        else:
-            write(path, text)
-            print(f"{path}: stored")
+        changed = difference(path, text) if options.check else ""
+        failed += bool(changed)
+        print(changed or f"{path}: {'unchanged' if options.check else 'stored'}")
     return 1 if failed else 0
 
 

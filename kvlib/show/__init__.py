@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvlib.show.advice import install
 from kvlib.show.real_cache import widget
 from kvlib.show.widgets import ExerciseView, TryIt
 
+install()
 exercise = ExerciseView
 try_it = TryIt
 

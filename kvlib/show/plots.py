@@ -7,6 +7,7 @@ computed numbers into it.
 
 from __future__ import annotations
 
+import warnings
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -19,6 +20,8 @@ from matplotlib.figure import Figure
 from kvlib.show.drawings.palette import GROUND, ROLES
 
 _STYLE = {
+    # It comes with matplotlib, so that every machine has it and draws the same letters.
+    "font.family": "DejaVu Sans",
     "font.size": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -46,7 +49,12 @@ class Plot:
             raise ValueError("a plot needs an alt text: what is seen, and what to conclude")
         self.series, self.alt = dict(series), alt
         png = BytesIO()
-        figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Glyph .* missing", UserWarning)
+            try:
+                figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
+            except UserWarning as missing:  # a reader would see an empty box
+                raise ValueError(f"the plot has a letter that its font lacks: {missing}") from None
         self._png = b64encode(png.getvalue()).decode()
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:

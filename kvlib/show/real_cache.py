@@ -175,6 +175,8 @@ class CacheWidget(DrawingWidget):
             words = self.real.text
         except (ImportError, RuntimeError) as error:  # no torch, or no memory for it
             words = f"no real cache: {error}"
+        except Exception as error:  # in a callback nobody would see it
+            words = f"no real cache: {type(error).__name__}: {error}"
         return f"{super()._sheet()}<p><small>{escape(words)}</small></p>"
 
 
