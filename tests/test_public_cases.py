@@ -9,7 +9,12 @@ import pytest
 import torch
 
 import public_cases_attention  # noqa: F401
+import public_cases_positions  # noqa: F401
 import public_cases_prefix  # noqa: F401
+import public_cases_quantized  # noqa: F401
+import public_cases_serving  # noqa: F401
+import public_cases_sizes  # noqa: F401
+import public_cases_timing  # noqa: F401
 from conftest import small_config
 from exact_caches import EXACT, fill
 from kvlib.arena import Arena
