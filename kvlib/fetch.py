@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import errno
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from kvlib.sizes import near
+from kvlib.trace_lines import MAX_FILE_BYTES
 from kvlib.traces import Trace, cache_folder, trace, traces
 
 TIMEOUT_S = 30
@@ -41,7 +42,7 @@ def fetch(name: str, folder: Path | None = None) -> Path:
     Raises:
         ValueError: no such trace, or none whose download could be checked.
         FetchError: pooch is missing, there is no connection, the disk is full, or the file is not
-            the published one. No part of it stays behind.
+            the published one or longer than any trace that is read. No part of it stays behind.
     """
     if name not in traces():
         raise ValueError(near(name, fetchable(), "trace"))
@@ -61,7 +62,7 @@ def fetch(name: str, folder: Path | None = None) -> Path:
                     known_hash=f"sha256:{known.sha256}",
                     fname=known.publisher_file,
                     path=folder,
-                    downloader=pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_S),
+                    downloader=_limited(pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_S)),
                 )
             )
     except requests.HTTPError as error:
@@ -70,6 +71,28 @@ def fetch(name: str, folder: Path | None = None) -> Path:
         raise FetchError(f"no connection to {known.url} ({type(error).__name__})") from error
     except (OSError, ValueError) as error:
         raise FetchError(_reason(error, known, folder)) from error
+
+
+class _Limited:
+    """A file that takes no more than a trace may have: a server can send without end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.flush = file.flush
+        self._file, self._left = file, MAX_FILE_BYTES
+
+    def write(self, data: bytes) -> None:
+        self._left -= len(data)
+        if self._left < 0:
+            raise FetchError(f"more than {MAX_FILE_BYTES:,} bytes came, no trace has so many")
+        self._file.write(data)
+
+
+def _limited(download: Callable[..., None]) -> Callable[..., None]:
+    def into(url: str, path: str, asked_by: Any) -> None:
+        with open(path, "wb") as file:
+            download(url, _Limited(file), asked_by)
+
+    return into
 
 
 def _packages() -> tuple[Any, Any, Any]:

@@ -42,9 +42,14 @@ class Timing:
     @property
     def tpot_s(self) -> float:
         """Time for each token after the first, on average; 0 for an answer of one token."""
-        if self.finished_s == inf:
+        if not self.answered:
             return inf
         return (self.finished_s - self.first_token_s) / max(self.output_tokens - 1, 1)
+
+    @property
+    def answered(self) -> bool:
+        """Whether it ended with a token at least: a success without any is no answer."""
+        return self.finished_s < inf and self.output_tokens > 0
 
     @property
     def stay_s(self) -> float:
@@ -102,13 +107,13 @@ class LoadRun:
 
     @property
     def tpots_s(self) -> list[float]:
-        """Times for each later token, of the answers that had one, and of those never finished."""
-        return [t.tpot_s for t in self.timings if t.output_tokens > 1 or t.finished_s == inf]
+        """Times for each later token, of the answers that had one, and of those that never came."""
+        return [t.tpot_s for t in self.timings if t.output_tokens > 1 or not t.answered]
 
     @property
     def requests_per_s(self) -> float:
-        """Requests finished, a second; 0 where all were refused at once."""
-        return self._per_s(sum(each.finished_s < inf for each in self.timings))
+        """Requests answered, a second; 0 where all were refused at once."""
+        return self._per_s(sum(each.answered for each in self.timings))
 
     def ttft_s(self, p: float) -> float:
         """Returns a percentile of the times to first token."""

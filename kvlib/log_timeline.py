@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kvlib.block_table import num_blocks_for
-from kvlib.engine_logs import Entry, LogError, parse
+from kvlib.engine_logs import LONGEST, Entry, LogError, parse
 from kvlib.sizes import whole_number
 
 FULL = 0.9  # from here on SGLang's tuning guide calls a pool well used
 STATES = ("idle", "room for more", "memory full", "held back")
 _YEAR, _DAY = 366 * 86_400.0, 86_400.0
 _NAMED = 8  # of those who speak in a log, in an error
+MOST_NAMES, OTHERS = 256, "(others)"  # of values that have no name here
 
 
 class Sample(NamedTuple):
@@ -78,7 +79,8 @@ class Log:
         kinds: known lines, by kind.
         unknown: lines that are not about the cache.
         blank: empty lines.
-        unread: values on known lines that have no name here, by name.
+        unread: values on known lines that have no name here, by name; of more than `MOST_NAMES`
+            names the later ones are counted together.
         prompt_tokens: of SGLang's prefill lines, computed and found, in tokens.
         cached_tokens: of these, found.
         hit_rate: vLLM's, as printed last; it is a mean over recent requests.
@@ -123,7 +125,8 @@ def read(lines: Iterable[str], *, who: str | None = None, most: int = 1024) -> L
     """Reads a log, however long, and returns what it says.
 
     Args:
-        lines: of one engine's log, one by one; a file opened with `errors="replace"` will do.
+        lines: of one engine's log, one by one; a file opened with `errors="replace"` will do, even
+            one whose line has no end.
         who: reads the load of this engine or rank only; needed where several speak.
         most: the most samples kept, at least 2. When there are more, neighbours are joined, two and
             two, and the highest use, the longest line and all preemptions of both are kept.
@@ -144,13 +147,26 @@ def read(lines: Iterable[str], *, who: str | None = None, most: int = 1024) -> L
     """
     whole_number("most", most, least=2)
     reader = _Reader(who, most)
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_cut(lines), 1):
         try:
             reader.take(line)
         except LogError as error:
             raise LogError(f"line {number}: {error}") from error
     reader.finish()
     return reader.log
+
+
+def _cut(lines: Iterable[str]) -> Iterator[str]:
+    """Yields lines; of a file only as much of each as is looked at."""
+    readline = getattr(lines, "readline", None)
+    if readline is None:
+        yield from lines
+        return
+    while line := readline(LONGEST):
+        part = line
+        while isinstance(part, str) and part and not part.endswith("\n"):
+            part = readline(LONGEST)
+        yield line
 
 
 class _Reader:
@@ -180,7 +196,9 @@ class _Reader:
             raise LogError(f"a line of {entry.engine} in a log of {log.engine}")
         log.engine = entry.engine
         log.kinds[entry.kind] += 1
-        log.unread.update(entry.unread)
+        for name in entry.unread:
+            known = name in log.unread or len(log.unread) < MOST_NAMES
+            log.unread[name if known else OTHERS] += 1
         getattr(self, f"_{entry.kind}")(entry)
 
     def finish(self) -> None:
@@ -222,10 +240,10 @@ class _Reader:
     def _load(self, entry: Entry) -> None:
         if self._who not in (None, entry.who):
             if len(self._others) < _NAMED:
-                self._others.add(entry.who)
+                self._others.add(entry.who[:60])
             return
         if self._speaker not in (None, entry.who):
-            both = f"{self._speaker!r} and {entry.who!r}"
+            both = f"{self._speaker!r:.60} and {entry.who!r:.60}"
             raise LogError(f"load of {both} in one log; read them one by one with who=")
         self._speaker = entry.who
         facts = entry.facts

@@ -6,12 +6,14 @@ here and never type a measured number by hand.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from kvlib.files import read_json
+
 FOLDER = Path(__file__).resolve().parents[1] / "chapters" / "measured"
 FIELDS = ("name", "date", "machine", "versions", "commit", "command", "data")
+_TEXTS = ("name", "date", "machine", "commit", "command")
 
 
 def load(name: str, folder: Path = FOLDER) -> dict[str, Any] | None:
@@ -22,22 +24,29 @@ def load(name: str, folder: Path = FOLDER) -> dict[str, Any] | None:
         folder: where the records lie.
 
     Raises:
-        ValueError: the file is there but is no record: not JSON, or a field is missing.
+        ValueError: the name leads to another folder; or the file is there but is no record: not
+            JSON, of more than 16 MiB, a field is missing, or of the wrong kind.
+        OSError: it cannot be read.
 
     Example:
         >>> load("never-measured") is None
         True
     """
+    if Path(name).name != name:
+        raise ValueError(f"a record is named without a folder, got {name!r:.60}")
     path = folder / f"{name}.json"
     if not path.exists():
         return None
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+        record = read_json(path)
+    except ValueError as error:
         raise ValueError(f"{path.name} is no measurement record: {error}") from error
     missing = [field for field in FIELDS if not isinstance(record, dict) or field not in record]
     if missing:
         raise ValueError(f"{path.name} lacks the fields {missing}; a record has {list(FIELDS)}")
+    wrong = [field for field in _TEXTS if not isinstance(record[field], str)]
+    if wrong or not isinstance(record.get("code", {}), dict):
+        raise ValueError(f"{path.name} has no text in {wrong or 'code'}, a record has")
     return record
 
 

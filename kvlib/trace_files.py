@@ -6,7 +6,6 @@ gzip. A file's first line decides its form, never its name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import chain
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvlib import trace_ragpulse
+from kvlib.files import parse_json
 from kvlib.request import Request
 from kvlib.trace_lines import HEADER_START, Row, digits, lines, place, whole, within
 
@@ -46,7 +46,7 @@ def read(path: Path) -> Iterator[Request]:
     Raises:
         ValueError: the form is unknown, a row is malformed or a limit is passed; the message gives
             the file, the line and the reason.
-        OSError: the file cannot be opened or read.
+        OSError: the file is no plain file, or cannot be opened or read.
     """
     num_rows = num_ids = last_ms = 0
     for number, row in _rows(path):
@@ -121,7 +121,7 @@ def _csv(num_fields: int, arrival: Callable[[str], int]) -> Callable[[str], Row]
 
 
 def _mooncake(line: str) -> Row:
-    row = json.loads(line)
+    row = parse_json(line)
     if not isinstance(row, dict):
         raise ValueError("a row is a JSON object, like the first one")
     whole(row["timestamp"])
@@ -130,7 +130,7 @@ def _mooncake(line: str) -> Row:
 
 
 def _compact(line: str) -> Row:
-    row = json.loads(line)
+    row = parse_json(line)
     if not isinstance(row, list) or len(row) != 4:
         raise ValueError("a row is [timestamp_ms, input_length, output_length, runs]")
     whole(row[0])
@@ -145,7 +145,8 @@ def _since_first() -> Callable[[str], int]:
         seconds, _, fraction = stamp.partition(".")
         since = datetime.fromisoformat(seconds) - _EPOCH
         # A tick is 100 ns: the publisher writes seven digits, one more than datetime keeps.
-        ticks = (since.days * 86_400 + since.seconds) * 10**7 + digits(fraction.ljust(7, "0")[:7])
+        behind = digits(fraction.ljust(7, "0")) // 10 ** max(0, len(fraction) - 7)
+        ticks = (since.days * 86_400 + since.seconds) * 10**7 + behind
         if first_ticks is None:
             first_ticks = ticks
         # Halves go to the even millisecond, as in the compact files.

@@ -7,13 +7,13 @@ line holds the tables. Both give the same rows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kvlib.files import parse_json
 from kvlib.request import ContentPiece
-from kvlib.trace_lines import Row, digits, lines, place, whole
+from kvlib.trace_lines import Row, digits, lines, place, whole, within
 
 
 class Kind(NamedTuple):
@@ -34,17 +34,21 @@ KINDS = (
     Kind("user", "4_user_input.jsonl", "user_input_id", "user_input"),
 )
 
-_Tables = Mapping[str, Mapping[int, ContentPiece]]
+# As many as fit into the one line that the compact form gives them.
+MAX_TABLE_PIECES = 200_000
+
+_Table = dict[int, ContentPiece]
+_Tables = Mapping[str, _Table]
 Parser = Callable[[str], Row]
 
 
 def compact(header: str) -> Parser:
     """Returns the reader of a compact row, from the file's first line with the lengths."""
-    written = json.loads(header)["token_length"]
+    written = parse_json(header)["token_length"]
     tables = {kind.name: _table(kind, written[kind.name]) for kind in KINDS}
 
     def parse(line: str) -> Row:
-        row = json.loads(line)
+        row = parse_json(line)
         if not isinstance(row, list) or len(row) != 4 + len(KINDS):
             raise ValueError("a row is [t_s, input_length, output_length, session, five id lists]")
         arrival_s, prompt_tokens, output_tokens, session_id, *ids = row
@@ -65,7 +69,7 @@ def published(path: Path) -> Parser:
     tables = {kind.name: _published_table(path.with_name(kind.file), kind) for kind in KINDS}
 
     def parse(line: str) -> Row:
-        row = json.loads(line)
+        row = parse_json(line)
         if not isinstance(row, dict) or not isinstance(row["session_id"], str):
             raise ValueError("a row is a JSON object whose session_id is a string")
         arrival_s, prompt_tokens = digits(row["timestamp"]), row["input_length"]
@@ -85,25 +89,35 @@ def by_arrival(rows: Iterable[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
         yield number, row._replace(session_id=numbers.setdefault(row.session_id, len(numbers)))
 
 
-def _published_table(path: Path, kind: Kind) -> Mapping[int, ContentPiece]:
+def _published_table(path: Path, kind: Kind) -> _Table:
     if not path.is_file():
         raise FileNotFoundError(f"RAGPulse is six files in one folder; {path.name} is not there")
-    pairs = []
+    table: _Table = {}
     for number, line in lines(path):
         with place(path, number):
-            row = json.loads(line)
+            row = parse_json(line)
             if not isinstance(row, dict):
                 raise ValueError("a row is a JSON object")
-            pairs.append((row[kind.id_field], row["token_length"]))
-    return _table(kind, pairs)
-
-
-def _table(kind: Kind, pairs: Iterable[Any]) -> Mapping[int, ContentPiece]:
-    table = {}
-    for content_id, num_tokens in pairs:
-        whole(content_id, num_tokens)
-        table[content_id] = ContentPiece(kind.name, content_id, num_tokens)
+            _enter(table, kind, row[kind.id_field], row["token_length"])
     return table
+
+
+def _table(kind: Kind, pairs: Iterable[Any]) -> _Table:
+    table: _Table = {}
+    for content_id, num_tokens in pairs:
+        _enter(table, kind, content_id, num_tokens)
+    return table
+
+
+def _enter(table: _Table, kind: Kind, content_id: Any, num_tokens: Any) -> None:
+    whole(content_id, num_tokens)
+    piece = ContentPiece(kind.name, content_id, num_tokens)
+    known = table.setdefault(content_id, piece)
+    if known != piece:
+        raise ValueError(
+            f"{kind.name} {content_id} has one length, got {known.num_tokens} and {num_tokens}"
+        )
+    within(f"pieces of the kind {kind.name}", len(table), MAX_TABLE_PIECES)
 
 
 def _pieces(tables: _Tables, ids: list[Any], prompt_tokens: int) -> tuple[ContentPiece, ...]:

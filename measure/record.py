@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from kvlib import files
 from kvlib.measured import FOLDER
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +38,8 @@ def rounds(
     """Times several ways of doing the same thing in turns, so that noise meets all of them alike.
 
     Args:
-        ways: name to a call that does the work once and, on CUDA, waits for it.
+        ways: name to a call that does the work once. A card that is in use is waited for before
+            either reading of the clock: a call returns as soon as its work is queued.
         repeats: rounds that are timed.
         warm_up: whether an untimed round comes first; without it the caller has warmed up.
         before: for some of the ways a call that is made before it, untimed: to put what it reads
@@ -51,11 +53,19 @@ def rounds(
         for name, work in ways.items():
             if name in before:
                 before[name]()
+            _wait()
             start = perf_counter()
             work()
+            _wait()
+            end = perf_counter()
             if round_ >= 0:
-                times[name].append(perf_counter() - start)
+                times[name].append(end - start)
     return times
+
+
+def _wait() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def interleaved(ways: dict[str, Callable[[], None]], repeats: int) -> dict[str, dict[str, float]]:
@@ -117,6 +127,10 @@ def write(name: str, data: Any, code: Iterable[str], device: torch.device) -> Pa
         data: the numbers, as JSON types.
         code: the files whose speed this is, relative to the repository.
         device: where it ran; its type ends the name.
+
+    Raises:
+        ValueError: a number is none, or infinite: JSON has neither.
+        OSError: the disk is full, say. A record that was there before is there still.
     """
     full_name = f"{name}.{device.type}"
     commit = os.environ.get("KVLIB_COMMIT") or _commit()
@@ -133,13 +147,11 @@ def write(name: str, data: Any, code: Iterable[str], device: torch.device) -> Pa
     folder = Path(os.environ.get("KVLIB_RECORDS") or FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{full_name}.json"
-    half = target.with_suffix(".part")
-    text = json.dumps(record, indent=1)
+    text = json.dumps(record, indent=1, allow_nan=False)
     # Numbers of one list stand on one line; a string of JSON holds no line break.
     text = re.sub(
         r"\[\n[-+\d.,eE\s]+\n\s*\]", lambda numbers: json.dumps(json.loads(numbers[0])), text
     )
-    half.write_text(text + "\n", encoding="utf-8")
-    half.replace(target)
+    files.write(target, text + "\n")
     print(f"wrote {target.name}")
     return target

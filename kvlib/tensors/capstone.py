@@ -5,8 +5,11 @@ The time it goes by is that of `kvlib.tensors.capstone_meter`: computed, and the
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from functools import cache
 from itertools import pairwise
 from multiprocessing import get_context
@@ -22,6 +25,7 @@ from kvlib import capstone as rules
 from kvlib.admission import AdmitReserved
 from kvlib.capstone import BLOCK_SIZE, MAX_NEW_TOKENS, NUM_BLOCKS, STOP, Ask, Refused, Score
 from kvlib.engine_request import EngineFull
+from kvlib.files import parse_json, read
 from kvlib.plan import SequenceTooLong
 from kvlib.scheduler import StepLimits
 from kvlib.tensors.capstone_meter import CONFIG, Meter, timed_model
@@ -31,6 +35,7 @@ from kvlib.tensors.paged import PagedKVCache
 
 Build = Callable[[Any, int], Any]
 IDLE_S, MOST_IDLE = 0.001, 2000
+MOST_BYTES = 2**16  # that a graded process says
 
 
 @cache
@@ -196,7 +201,7 @@ def grade_file(path: Path, seed: int = rules.TRACE_SEED) -> Score:
     name = f"graded {path.stem}"
     module = sys.modules[name] = ModuleType(name)  # where its dataclasses look for it
     try:
-        source = path.read_text(encoding="utf-8")
+        source = read(path, MOST_BYTES * 16).decode("utf-8")
         rules.require_fair(source, path.name)
         exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
         if not callable(build := getattr(module, "build", None)):
@@ -231,21 +236,32 @@ def grade_apart(path: Path, limit_s: float = rules.LIMIT_S) -> Score:
     try:
         if not here.poll(limit_s):
             raise Refused(f"{path.name} should be through within {limit_s:g} s, yours was not")
-        found = here.recv()
-    except EOFError:
-        child.join()
-        found = Refused(f"{path.name} ended the program, exit status {child.exitcode}")
+        said = here.recv_bytes(MOST_BYTES)
+    except (EOFError, OSError):
+        child.join(10.0)
+        raise Refused(f"{path.name} ended the program, exit status {child.exitcode}") from None
     finally:
         child.kill()
         child.join()
         here.close()
-    if isinstance(found, Refused):
-        raise found
-    return found
+    return _score(said, path.name)
 
 
+# The file that is graded can write into this line too, so nothing that comes is unpickled.
 def _send_score(there: Connection, path: Path) -> None:
     try:
-        there.send(grade_file(path))
+        said = asdict(grade_file(path))
     except Refused as error:
-        there.send(Refused(str(error)))
+        said = {"refused": str(error)[: MOST_BYTES // 16]}
+    there.send_bytes(json.dumps(said).encode())
+
+
+def _score(said: bytes, name: str) -> Score:
+    with suppress(ValueError, TypeError, AttributeError):
+        found = parse_json(said)
+        if set(found) == {"refused"}:
+            raise Refused(str(found["refused"]))
+        counts = [each for name, each in found.items() if name != "name"]
+        if all(type(each) in (int, float) for each in counts):
+            return Score(**found)
+    raise Refused(f"{name} should leave it to the judge to say its score")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import tokenizers
@@ -13,6 +14,9 @@ from gguf import GGUFReader, dequantize
 from safetensors.torch import save_file
 from tokenizers import decoders, models, pre_tokenizers
 from torch import Tensor
+
+from kvlib.tensors.gguf_check import check_gguf
+from kvlib.tensors.llama_config import LlamaConfig
 
 _HF_PARTS = {
     "token_embd": "model.embed_tokens",
@@ -37,16 +41,38 @@ def convert_gguf(path: Path, folder: Path) -> None:
 
     The 4-bit weights become the float32 numbers they stand for. Only what this one file needs is
     known here: llama architecture, tied embeddings, byte-level BPE with the `smollm` pre-tokenizer
-    (each digit alone, then GPT-2's split).
+    (each digit alone, then GPT-2's split). Files come to the folder when all are made, its
+    config.json last.
+
+    Raises:
+        ValueError: it is no sound GGUF file, or not of such a model.
+        OSError: it cannot be read, or the folder cannot be written into.
 
     Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
     """
+    check_gguf(path)
+    with TemporaryDirectory(prefix=".half-", dir=folder) as name:
+        half = Path(name)
+        try:
+            _convert(path, half)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # whatever two libraries make of what the file says
+            said = f"{type(error).__name__}: {str(error)[:200]}"
+            raise ValueError(f"{path} is no model that is known here: {said}") from error
+        # Without its config a folder is no model, so that comes last.
+        for made in sorted(half.iterdir(), key=lambda file: file.name == "config.json"):
+            made.replace(folder / made.name)
+
+
+def _convert(path: Path, folder: Path) -> None:
     reader = GGUFReader(path)
 
     def field(key: str) -> Any:
         return reader.fields[key].contents()
 
     config = _config(field)
+    LlamaConfig.from_hf(config)
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     heads = {
         "q_proj": config["num_attention_heads"],
@@ -127,6 +153,8 @@ def _config(field: Field) -> dict[str, Any]:
 def _tokenizer(field: Field) -> tokenizers.Tokenizer:
     tokens = field("tokenizer.ggml.tokens")
     vocab = {token: index for index, token in enumerate(tokens)}
+    if len(vocab) != len(tokens):
+        raise ValueError(f"{len(tokens) - len(vocab)} of {len(tokens)} tokens stand in it twice")
     merges = [tuple(merge.split(" ")) for merge in field("tokenizer.ggml.merges")]
     core = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges))
     core.pre_tokenizer = pre_tokenizers.Sequence(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,10 @@ from kvlib.sizes import whole_number
 @dataclass(frozen=True)
 class LlamaConfig:
     """Sizes and constants of one model; names as in the rest of the library.
+
+    Raises:
+        TypeError: a size is no whole number, or a constant no number.
+        ValueError: a size is below 1, sizes do not go together, or a constant is not above 0.
 
     Attributes:
         vocab_size: tokens the model knows.
@@ -55,12 +60,13 @@ class LlamaConfig:
             )
         if self.head_dim % 2:
             raise ValueError(f"rotary positions turn pairs: head_dim {self.head_dim} is odd")
-        kind = _rope_kind(self.rope_scaling)
-        if kind not in ("default", "llama3"):
-            raise ValueError(f"rope scaling {kind!r} is not supported: only none and 'llama3'")
-        missing = [name for name in _LLAMA3 if kind == "llama3" and name not in self.rope_scaling]
-        if missing:
-            raise ValueError(f"rope scaling 'llama3' lacks {missing}")
+        for name in ("rope_theta", "rms_norm_eps"):
+            _require_positive(name, getattr(self, name))
+        if not isinstance(self.tie_word_embeddings, bool):
+            raise TypeError(
+                f"tie_word_embeddings is true or false, got {self.tie_word_embeddings!r:.50}"
+            )
+        _check_rope(self.rope_scaling)
 
     @classmethod
     def from_hf(cls, config: dict[str, Any]) -> LlamaConfig:
@@ -71,16 +77,22 @@ class LlamaConfig:
 
         Raises:
             ValueError: another architecture, a variant this model does not compute (biases, another
-                activation), or a size that is missing.
+                activation), a size that is missing or beyond any model, or a constant that makes no
+                sense.
+            TypeError: a size is no whole number, or a constant is none.
         """
         if config.get("model_type") != "llama":
-            raise ValueError(f"only model_type 'llama' is read, got {config.get('model_type')!r}")
+            got = config.get("model_type")
+            raise ValueError(f"only model_type 'llama' is read, got {got!r:.50}")
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        if not isinstance(rope, dict):
+            raise ValueError(f"rope scaling is an object, got {rope!r:.50}")
         computed = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
         for name, wanted in (computed | {"partial_rotary_factor": 1.0}).items():
             for given in (config, rope):
                 if given.get(name, wanted) != wanted:
-                    raise ValueError(f"{name} must be {wanted!r} for a Llama, got {given[name]!r}")
+                    got = f"{given[name]!r:.50}"
+                    raise ValueError(f"{name} must be {wanted!r} for a Llama, got {got}")
         required = {
             "vocab_size": "vocab_size",
             "hidden_size": "hidden_size",
@@ -92,11 +104,18 @@ class LlamaConfig:
         if missing:
             raise ValueError(f"config.json lacks {missing}")
         sizes = {ours: config[theirs] for theirs, ours in required.items()}
+        for name, size in sizes.items():
+            whole_number(name, size)
+        heads = sizes["num_q_heads"]
+        sizes["num_kv_heads"] = _first(config.get("num_key_value_heads"), heads)
+        sizes["head_dim"] = _first(config.get("head_dim"), sizes["hidden_size"] // heads)
+        for name, size in sizes.items():
+            whole_number(name, size)
+            if size > (most := MOST_LAYERS if name == "num_layers" else MOST_SIZE):
+                raise ValueError(f"{name} is more than {most:,}, the most that is read")
         return cls(
             **sizes,
-            num_kv_heads=config.get("num_key_value_heads") or sizes["num_q_heads"],
-            head_dim=config.get("head_dim") or sizes["hidden_size"] // sizes["num_q_heads"],
-            rope_theta=rope.get("rope_theta") or config.get("rope_theta") or 10000.0,
+            rope_theta=_first(rope.get("rope_theta"), config.get("rope_theta"), 10000.0),
             rms_norm_eps=config.get("rms_norm_eps", 1e-6),
             max_position_embeddings=config.get("max_position_embeddings", 2048),
             tie_word_embeddings=config.get("tie_word_embeddings", False),
@@ -123,7 +142,37 @@ class LlamaConfig:
         return frequencies * (keep + (1 - keep) / s["factor"])
 
 
+# What a file may ask for: above every published model, and nothing that it takes long to refuse.
+MOST_LAYERS, MOST_SIZE = 1000, 2**20
+
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def _require_positive(name: str, value: Any) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, got {value!r:.50}")
+    if not 0 < value <= sys.float_info.max:
+        raise ValueError(f"{name} must be above 0 and finite, got {value!r:.50}")
+
+
+def _check_rope(rope: dict[str, Any] | None) -> None:
+    if (kind := _rope_kind(rope)) not in ("default", "llama3"):
+        raise ValueError(f"rope scaling {kind!r:.50} is not supported: only none and 'llama3'")
+    if kind == "default":
+        return
+    if missing := [name for name in _LLAMA3 if name not in rope]:
+        raise ValueError(f"rope scaling 'llama3' lacks {missing}")
+    for name in _LLAMA3:
+        _require_positive(name, rope[name])
+    if not rope["low_freq_factor"] < rope["high_freq_factor"]:
+        raise ValueError(
+            "rope scaling blends between a low and a higher frequency, got "
+            f"{rope['low_freq_factor']} and {rope['high_freq_factor']}"
+        )
 
 
 def _rope_kind(rope: dict[str, Any] | None) -> str:

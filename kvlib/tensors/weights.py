@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from kvlib.files import open_file, parse_json, read_json
 from kvlib.sizes import near
 from kvlib.tensors.device import device as choose_device
 from kvlib.tensors.llama import Llama
@@ -22,6 +23,7 @@ from kvlib.tensors.model_cache import WHEELS, cached_model
 from kvlib.tensors.tokenizer import Tokenizer
 
 MAX_HEADER_BYTES = 10 * 2**20
+_SHARD = re.compile(r"[\w.+-]{1,200}\.safetensors", re.ASCII)
 
 
 def load_model(
@@ -46,18 +48,20 @@ def load_model(
     Raises:
         FileNotFoundError: a file of the folder is missing.
         ValueError: no such name or folder, another architecture, or files that are damaged or do
-            not fit the config.
+            not fit the config or each other.
+        OSError: a file is no plain file, or cannot be read.
         RuntimeError: the named model cannot be fetched, or the device is not there.
     """
     on = choose_device(device)
     folder = _find(name_or_folder)
     config = _config(folder / "config.json")
     tokenizer = Tokenizer.from_folder(folder)
+    _check_ids(folder, tokenizer, config.vocab_size)
     weights: dict[str, Tensor] = {}
     for path in _weight_files(folder):
         shard = _read(path)
         if twice := sorted(weights.keys() & shard.keys()):
-            raise ValueError(f"{path}: {', '.join(twice[:3])} came in another shard already")
+            raise ValueError(f"{path}: {_named(twice)} came in another shard already")
         weights |= shard
     with torch.device("meta"), _Unset():
         model = Llama(config)
@@ -93,14 +97,14 @@ def _config(path: Path) -> LlamaConfig:
     config = _json_object(path)
     try:
         return LlamaConfig.from_hf(config)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {str(error)[:300]}") from error
 
 
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        found = read_json(path)
+    except ValueError as error:
         raise ValueError(f"{path}: expected JSON, got {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected a JSON object, got {found!r:.50}")
@@ -119,25 +123,29 @@ def _weight_files(folder: Path) -> list[Path]:
     shard_of = _json_object(index).get("weight_map")
     names = sorted(set(map(str, shard_of.values()))) if isinstance(shard_of, dict) else []
     if not names:
-        raise ValueError(f"{index}: expected a weight_map of tensors to files, got {shard_of!r}")
+        raise ValueError(
+            f"{index}: expected a weight_map of tensors to files, got {shard_of!r:.50}"
+        )
     for name in names:
-        if "/" in name or "\\" in name or not name.endswith(".safetensors"):
-            raise ValueError(f"{index}: a shard is a .safetensors file beside it, got {name!r}")
+        if not _SHARD.fullmatch(name):
+            raise ValueError(f"{index}: a shard is a .safetensors file beside it, got {name!r:.60}")
     return [folder / name for name in names]
 
 
 def _read(path: Path) -> dict[str, Tensor]:
     """The tensors of one file, mapped; the library checks that header and length agree."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        header = int.from_bytes(file.read(8), "little")
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        num_bytes = int.from_bytes(file.read(8), "little")
+        header = file.read(min(num_bytes, MAX_HEADER_BYTES))
     try:
-        if header > MAX_HEADER_BYTES:
-            raise SafetensorError(f"its header claims {header:,}, over {MAX_HEADER_BYTES:,}")
+        if num_bytes > MAX_HEADER_BYTES:
+            raise SafetensorError(f"its header claims {num_bytes:,}, over {MAX_HEADER_BYTES:,}")
+        parse_json(header)  # the library would keep the last of two weights of one name
         tensors = load_file(path)
-    except SafetensorError as error:
+    except (SafetensorError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path}: expected a whole safetensors file, got {size:,} bytes: {error}. "
+            f"{path}: expected a whole safetensors file, got {size:,} bytes: {str(error)[:200]}. "
             "It is damaged or cut short: copy it again"
         ) from error
     # Old checkpoints carry these; the config says them better.
@@ -157,6 +165,25 @@ def _check_tensors(folder: Path, got: Mapping[str, Tensor], wanted: Mapping[str,
         ],
         "quantized": [f"{n} is {got[n].dtype}" for n in both if got[n].dtype not in floats],
     }
-    said = [f"{len(some)} {what}: {', '.join(some[:3])}" for what, some in faults.items() if some]
+    said = [f"{len(some)} {what}: {_named(some)}" for what, some in faults.items() if some]
     if said:
         raise ValueError(f"{folder}: the tensors do not fit config.json. {'; '.join(said)}")
+
+
+def _named(names: list[str]) -> str:
+    """The first three; what a file calls a tensor may be long, or not for printing."""
+    plain = (name.isprintable() and len(name) <= 120 for name in names[:3])
+    return ", ".join(n if fine else f"{n!r:.120}" for n, fine in zip(names, plain, strict=False))
+
+
+def _check_ids(folder: Path, tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Refuses an end that no token can be: a text would never come to it.
+
+    A tokenizer may know more tokens than the model: people add a padding token and no row for it.
+    """
+    largest = max((*tokenizer.eos_ids, tokenizer.bos_id or 0))
+    if largest >= vocab_size:
+        raise ValueError(
+            f"{folder}: ids that begin or end a text are below vocab_size {vocab_size}, "
+            f"got {largest}"
+        )
