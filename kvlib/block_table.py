@@ -166,9 +166,10 @@ class BlockTable:
         Raises:
             ValueError: it is not the open extension of this table. Nothing changes.
         """
-        self._close(extension)
+        self._require_open(extension)
         if extension.replaced is not None:
             self._pool.free([extension.replaced])
+        self._pending = None
 
     def undo(self, extension: Extension) -> None:
         """Takes the last extension back; the table is what it was before.
@@ -178,7 +179,7 @@ class BlockTable:
         Raises:
             ValueError: it is not the open extension of this table. Nothing changes.
         """
-        self._close(extension)
+        self._require_open(extension)
         keep = len(self._blocks) - extension.num_new
         self._pool.free(self._blocks[keep:])
         del self._blocks[keep:]
@@ -186,6 +187,7 @@ class BlockTable:
             self._pool.free([self._blocks[-1]])
             self._blocks[-1] = extension.replaced
         self.num_tokens = extension.first
+        self._pending = None
 
     def append(self, num_tokens: int) -> Extension:
         """Makes room for further tokens, for good; raises as `extend`."""
@@ -248,19 +250,33 @@ class BlockTable:
         """Gives all blocks back; the table is empty then."""
         self.truncate(0)
 
+    def check(self) -> None:
+        """Proves that the table is as long as its tokens need and holds each of its blocks.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        blocks, first, null = self._blocks, self._first_kept, self._pool.null_block_id
+        needed = num_blocks_for(self.num_tokens, self.block_size)
+        assert len(blocks) == needed, f"{len(blocks)} blocks for {self.num_tokens} tokens"
+        assert 0 <= first <= needed, f"the first block kept is {first} of {needed}"
+        assert blocks[:first] == [null] * first, f"before block {first} not all are given back"
+        held = blocks[first:]
+        assert len(set(held)) == len(held), f"a block stands twice in {held}"
+        assert all(map(self._pool.ref_count, held)), f"a block that nobody holds in {held}"
+
     @property
     def _filled(self) -> int:
         """Tokens in a partly filled last block, 0 if it is full."""
         return self.num_tokens % self.block_size
 
-    def _close(self, extension: Extension) -> None:
+    def _require_open(self, extension: Extension) -> None:
         # By identity: an equal one may be an earlier extension that was undone.
         if self._pending is None or extension is not self._pending:
             raise ValueError(
                 f"only the open extension can be settled or undone: it is {self._pending},"
                 f" asked for {extension}"
             )
-        self._pending = None
 
     def _refuse_open(self) -> None:
         if self._pending is not None:

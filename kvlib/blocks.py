@@ -28,7 +28,7 @@ class BlockPool:
     Args:
         num_blocks: usable blocks, with ids from 0.
         on_evict: told the id of each block whose content is lost: it is handed out or unmarked. It
-            must not raise, and of the pool call `unmark` at most. A prefix index sets it later on.
+            should not raise, and of the pool call `unmark` at most. A prefix index sets it later.
 
     Raises:
         TypeError, ValueError: the number is not a whole number of at least 1.
@@ -117,22 +117,31 @@ class BlockPool:
         Raises:
             TypeError, ValueError: not a whole number of at least 0.
             OutOfBlocks: fewer are free. In each case nothing changes.
+            Exception: what `on_evict` raised. Nobody holds a block more than before; those whose
+                content it was told of have lost it.
         """
         whole_number("num_blocks", num_blocks, least=0)
         if num_blocks > self.num_free:
             raise OutOfBlocks(
                 f"asked for {num_blocks} blocks, {self.num_free} free of {self.num_blocks}"
             )
-        taken = []
-        for _ in range(num_blocks):
-            if self._empty:
-                block_id, _ = self._empty.popitem()
-            else:
-                block_id, _ = self._kept.popitem(last=False)
-                self._marked[block_id] = False
-                self.on_evict(block_id)
-            self._refs[block_id] = 1
-            taken.append(block_id)
+        taken: list[int] = []
+        try:
+            for _ in range(num_blocks):
+                if self._empty:
+                    block_id, _ = self._empty.popitem()
+                    taken.append(block_id)
+                else:
+                    block_id, _ = self._kept.popitem(last=False)
+                    taken.append(block_id)
+                    self._marked[block_id] = False
+                    self.on_evict(block_id)
+                self._refs[block_id] = 1
+        except BaseException:
+            for block_id in reversed(taken):
+                self._refs[block_id] = 0
+                self._empty[block_id] = None
+            raise
         return taken
 
     def share(self, block_ids: Iterable[int]) -> None:
@@ -185,29 +194,37 @@ class BlockPool:
         """Says that a block's content is gone; a free block joins the empty ones.
 
         Raises:
-            ValueError: there is no such block.
+            ValueError: there is no such block. Nothing changes.
+            Exception: what `on_evict` raised. The content is gone all the same.
         """
         self._require(block_id)
-        if self._marked[block_id]:
-            self._marked[block_id] = False
-            self.on_evict(block_id)
-        if block_id in self._kept:
-            del self._kept[block_id]
-            self._empty[block_id] = None
+        try:
+            if self._marked[block_id]:
+                self._marked[block_id] = False
+                self.on_evict(block_id)
+        finally:
+            if block_id in self._kept:
+                del self._kept[block_id]
+                self._empty[block_id] = None
 
     def check(self) -> None:
-        """Proves that every block is held, kept or empty, and exactly one of the three.
+        """Proves that held, kept and empty blocks are all blocks, each in one of the three.
 
         Raises:
             AssertionError: an invariant is broken, with its name.
         """
+        empty, kept = self._empty.keys(), self._kept.keys()
         held = {block_id for block_id, refs in enumerate(self._refs) if refs}
-        assert min(self._refs) >= 0, "a negative reference count"
-        assert not self._empty.keys() & self._kept.keys(), "a block in both lines"
-        assert not held & (self._empty.keys() | self._kept.keys()), "a held block in a free line"
-        assert len(held) + self.num_free == self.num_blocks, "a block is lost"
-        assert all(self._marked[block_id] for block_id in self._kept), "kept without content"
-        assert not any(self._marked[block_id] for block_id in self._empty), "content left behind"
+        assert min(self._refs) >= 0, f"a negative reference count: {min(self._refs)}"
+        assert not empty & kept, f"a block in both lines: {empty & kept}"
+        assert not held & (empty | kept), f"a held block in a free line: {held}"
+        assert held | empty | kept == set(range(self.num_blocks)), (
+            f"a block is lost: {len(held)} held, {len(kept)} kept and {len(empty)} empty"
+            f" of {self.num_blocks}"
+        )
+        marked = {block_id for block_id, content in enumerate(self._marked) if content}
+        assert kept <= marked, f"kept without content: {kept - marked}"
+        assert not empty & marked, f"content left behind: {empty & marked}"
 
     def _require_references(self, block_ids: list[int]) -> None:
         for block_id, times in Counter(block_ids).items():

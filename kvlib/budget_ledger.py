@@ -90,10 +90,9 @@ class BudgetLedger(ContiguousLedger):
         self._given_up[child] = self._given_up[parent]
         return copies
 
-    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> list[BlockCopy]:
-        copies = super()._exchange(sources)
+    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> None:
+        super()._exchange(sources)
         self._given_up.update({s: self._given_up[source] for s, source in sources.items()})
-        return copies
 
     def _copies(self, seq_id: SeqId, src: int, dst: int) -> list[BlockCopy]:
         filled = self.num_held(seq_id)

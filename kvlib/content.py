@@ -80,7 +80,7 @@ class TokenContent:
     ) -> None:
         whole_number("block_size", block_size)
         self.block_size = block_size
-        self.namespace = tuple(sorted(extras.items()))
+        self.namespace = _namespace(extras)
         self._tokens = array("q")
         self.append(token_ids)
         self._keys = [_root(self.namespace)]  # of everything before block i
@@ -138,6 +138,13 @@ class TokenContent:
             raise IndexError(f"whole blocks are 0 to {self.num_blocks - 1}, asked for {i}")
 
 
+def _namespace(extras: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    texts = [text for pair in extras.items() for text in pair]
+    if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
+        raise TypeError(f"extras are texts, label and value; got {', '.join(sorted(others))}")
+    return tuple(sorted(extras.items()))
+
+
 def _root(namespace: Iterable[tuple[str, str]]) -> bytes:
     texts = [text.encode() for pair in namespace for text in pair]
     known = b"".join(len(text).to_bytes(8, "little") + text for text in texts)
@@ -161,7 +168,8 @@ class TraceContent:
 
     Raises:
         TypeError, ValueError: a number is not a whole number of at least 1, the block size does not
-            divide the trace's, or there are not as many ids as the prompt has blocks.
+            divide the trace's, there are not as many ids as the prompt has blocks, or an extra is
+            not a text.
 
     Example:
         Two ids for 700 tokens; the second stands for 188 of them, less than a block of 256.
@@ -190,7 +198,7 @@ class TraceContent:
             raise ValueError(f"{len(block_ids)} block ids for a prompt of {prompt_tokens} tokens")
         self.block_size = block_size
         self.num_blocks = prompt_tokens // block_size
-        self.namespace = tuple(sorted(extras.items()))
+        self.namespace = _namespace(extras)
         self._ids = block_ids
 
     def key(self, i: int) -> Hashable:

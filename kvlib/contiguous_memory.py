@@ -23,6 +23,7 @@ class ContiguousMemory:
         if allocator.pieces:
             raise ValueError(f"the allocator is not empty: it holds {len(allocator.pieces)} pieces")
         self.allocator = allocator
+        self._live: set[ServedRequest] = set()
 
     @property
     def size(self) -> int:
@@ -72,6 +73,7 @@ class ContiguousMemory:
             raise ValueError(f"request {job.request.request_id} runs already")
         job.piece = self.allocator.allocate(num_tokens)
         job.room, job.num_computed, job.num_cached = job.piece.size, 0, 0
+        self._live.add(job)
 
     def grow(self, job: ServedRequest, num_tokens: int) -> None:
         """Refuses: a piece is as long as it is.
@@ -94,6 +96,7 @@ class ContiguousMemory:
         if job.piece is None:
             raise ValueError(f"request {job.request.request_id} does not run")
         self.allocator.free(job.piece)
+        self._live.discard(job)
         job.piece, job.room, job.num_computed = None, 0, 0
 
     def stranded(self, num_tokens: int) -> int:
@@ -102,9 +105,15 @@ class ContiguousMemory:
         return sum(hole.size for hole in self.allocator.holes if hole.size < least)
 
     def check(self) -> None:
-        """Proves what the allocator can prove.
+        """Proves what the allocator can prove, and that every piece is one running request's.
 
         Raises:
             AssertionError: an invariant is broken, with its name.
         """
         self.allocator.check()
+        held = sorted(job.piece for job in self._live)
+        pieces = [*self.allocator.pieces]
+        assert held == pieces, f"{len(self._live)} requests hold {held}, handed out are {pieces}"
+        for job in self._live:
+            known = 0, job.num_computed, job.room, job.piece.size
+            assert sorted(known) == [*known], f"{job.order}: computed, room, piece are {known[1:]}"

@@ -104,7 +104,7 @@ class RequestDesk:
             EngineFull: too many wait.
             SequenceTooLong: it could never be served. In both cases nothing changes.
         """
-        first, limits = samples[0], self.scheduler.limits
+        first, limits, now_s = samples[0], self.scheduler.limits, self.clock()
         asked, most = len(first.prompt) + first.max_new_tokens, self.scheduler.max_seq_len
         if asked > most:
             size = self.memory.block_size
@@ -127,7 +127,7 @@ class RequestDesk:
             )
         for each in samples:
             each.samples = tuple(samples)
-        self._enter(first)
+        self._enter(first, now_s)
         return first
 
     def deliver(self, drawn: Iterable[EngineRequest], now_s: float) -> list[EngineRequest]:
@@ -139,18 +139,18 @@ class RequestDesk:
                 continue
             token = request.receive(now_s)
             if token in request.stop_tokens:
-                ended += self.end(request, "stop")
+                ended += self.end(request, "stop", now_s=now_s)
             elif len(request.tokens) == request.max_new_tokens:
-                ended += self.end(request, "length")
+                ended += self.end(request, "length", now_s=now_s)
             elif request.job is None:
                 forks.append(request)
             elif request.job.content is not None:
                 request.job.content.append([token])
         for request in reversed(forks):  # each goes to the front of the line
             try:
-                self._fork(request)
+                self._fork(request, now_s)
             except Exception as error:  # a rule of admission may ask more for it
-                ended += self.end(request, "error", error)
+                ended += self.end(request, "error", error, now_s)
         return ended
 
     def moved(self, move: Move, failed: Exception | None) -> list[EngineRequest]:
@@ -167,6 +167,7 @@ class RequestDesk:
         request: EngineRequest,
         reason: str,
         error: Exception | None = None,
+        now_s: float | None = None,
     ) -> list[EngineRequest]:
         """Ends a request now and frees all it holds; one that has ended stays as it is.
 
@@ -176,9 +177,11 @@ class RequestDesk:
         gone = [] if request.done else [request]
         if gone and reason not in ("stop", "length"):
             gone += request.unborn
+        if gone and now_s is None:
+            now_s = self.clock()  # a clock may fail, and then nobody has ended
         for each in gone:
             each.finish_reason, each.error = reason, error
-            each.finished_s = self.clock()
+            each.finished_s = now_s
             if self.live.pop(each.job, None):
                 if each.job.finished_s is None:
                     self.scheduler.drop(each.job)
@@ -188,7 +191,7 @@ class RequestDesk:
     def end_late(self, now_s: float) -> list[EngineRequest]:
         """Ends the requests whose deadline has come."""
         late = [each for each in self.live.values() if now_s >= each.deadline_s]
-        return [gone for each in late for gone in self.end(each, "deadline")]
+        return [gone for each in late for gone in self.end(each, "deadline", now_s=now_s)]
 
     def check(self) -> None:
         """Proves that every request of the scheduler is somebody's who still wants it.
@@ -203,19 +206,19 @@ class RequestDesk:
         assert not any(each.done for each in self.live.values()), "an ended request holds memory"
         assert jobs or not self.memory.num_held, "memory is held by nobody"
 
-    def _enter(self, request: EngineRequest) -> None:
+    def _enter(self, request: EngineRequest, now_s: float) -> None:
         asked, content = request.asked(self.num_requests), None
         if self.memory.prefixes is not None:
             extras = {"tenant": request.tenant} if request.tenant else NO_EXTRAS
             known = request.known(0, asked.prompt_tokens)
             content = TokenContent(known, self.memory.block_size, extras)
-        request.job = self.scheduler.add(asked, self.clock(), content)
+        request.job = self.scheduler.add(asked, now_s, content)
         self.live[request.job] = request
         self.num_requests += 1
 
-    def _fork(self, request: EngineRequest) -> None:
+    def _fork(self, request: EngineRequest, now_s: float) -> None:
         """Lets a sample that has its first token begin behind the prompt that another computed."""
-        self._enter(request)
+        self._enter(request, now_s)
         request.started_s = request.samples[0].started_s
         self.memory.fork(request.samples[0].job, request.job, len(request.prompt))
         self.scheduler.waiting.remove(request.job)

@@ -279,7 +279,8 @@ def _read(known: _Format, head: re.Match[str], message: str, stamp: str, who: st
         try:
             facts[fact] = reader(text)
         except ValueError as error:
-            raise LogError(f"{_place(known, message)}: {name!r} has {text!r}: {error}") from error
+            said = f"{name!r:.60} has {text!r:.60}: {str(error)[:120]}"
+            raise LogError(f"{_place(known, message)}: {said}") from error
     if missing := [name for name in known.needs if name not in facts]:
         raise LogError(f"{_place(known, message)}: it lacks {missing}")
     return Entry(known.engine, known.kind, stamp, who, facts, tuple(unread))

@@ -44,8 +44,8 @@ def require_request(
     whole_number("num_samples", num_samples)
     if not prompt:
         raise ValueError("a request needs a prompt of at least 1 token, got 0")
-    for token in prompt:
-        require_token(token, vocab_size)
+    for i, token in enumerate(prompt):
+        require_token(token, vocab_size, f"token {i} of the prompt")
     if deadline_s is not None and not deadline_s > 0:
         raise ValueError(f"deadline_s must be above 0, got {deadline_s!r}")
 
@@ -66,15 +66,16 @@ def require_owner(tenant: str, priority: int, stop_tokens: Iterable[int]) -> fro
     return frozenset(tokens)
 
 
-def require_token(token: int, vocab_size: int) -> None:
-    """Refuses a token that the model does not know.
+def require_token(token: int, vocab_size: int, name: str = "a token") -> None:
+    """Refuses a token that the model does not know; the error does not say it, it may be a word.
 
     Raises:
         TypeError, ValueError: it is no whole number, or outside the vocabulary.
     """
-    whole_number("a token id", token, least=0)
-    if token >= vocab_size:
-        raise ValueError(f"token {token} is outside the vocabulary [0, {vocab_size})")
+    if not isinstance(token, int) or isinstance(token, bool):
+        raise TypeError(f"{name} must be a whole number, got a {type(token).__name__}")
+    if not 0 <= token < vocab_size:
+        raise ValueError(f"{name} is outside the vocabulary [0, {vocab_size})")
 
 
 class EngineRequest:

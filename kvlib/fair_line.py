@@ -120,9 +120,13 @@ class FairLine:
         Raises:
             AssertionError: an invariant is broken, with its name.
         """
-        assert self._num_waiting == sum(map(len, self._lines.values())), "waiting miscounted"
+        for line in self._lines.values():
+            line.check()
+        waiting = sum(map(len, self._lines.values()))
+        assert self._num_waiting == waiting, f"{waiting} wait, {self._num_waiting} are counted"
         assert all(map(len, self._lines.values())), "a tenant without requests waits"
-        assert len(self._turns) == len(self._lines), "turns of other tenants than wait"
+        turns, tenants = len(self._turns), len(self._lines)
+        assert turns == tenants, f"{turns} tenants have a turn, {tenants} wait"
         self._turns.check()
 
     def _key(self, tenant: str) -> tuple[float, int]:

@@ -64,6 +64,11 @@ class SendingMemory(KVMemory):
         16
     """
 
+    @property
+    def ended(self) -> tuple[ServedRequest, ...]:
+        """Requests that have ended and keep their blocks until they are sent."""
+        return tuple(job for job in self._live if job.finished_s is not None)
+
     def stop(self, job: ServedRequest) -> None:
         """Takes a request's blocks back, unless it has ended; raises as `KVMemory.stop`."""
         if job.finished_s is None or job not in self._live:
@@ -147,7 +152,9 @@ class ReceivingMemory(KVMemory):
         super().check()
         for job, num_arrived in self._coming.items():
             assert job in self._live, f"{job.order} has a place and no blocks"
-            assert num_arrived <= job.room, f"{job.order} got more than it has room for"
+            there = f"{num_arrived} tokens of {job.order} arrived"
+            assert num_arrived in (0, job.num_tokens - 1), f"{there}, {job.num_tokens - 1} are due"
+            assert num_arrived <= job.room, f"{there}, it has room for {job.room}"
 
     def _place_of(self, job: ServedRequest) -> None:
         if job not in self._coming:
@@ -196,6 +203,8 @@ class HandoverLine(FirstComeLine):
 
     def ready(self, job: ServedRequest) -> None:
         """Lets an expected request begin; `KeyError` if it was not expected."""
+        if job not in self._expected:
+            raise KeyError(f"request {job.order} is not expected, among {len(self._expected)}")
         del self._expected[job]
         self._ready.append(job)
 

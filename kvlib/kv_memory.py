@@ -180,7 +180,12 @@ class KVMemory:
                 f" {self.pool.num_free} free of {self.pool.num_blocks}"
             )
         self.pool.share(found)  # before anything is handed out, lest a found block be
-        job.block_ids = found + self._take(num_new)
+        try:
+            job.block_ids = found + self._take(num_new)
+        except BaseException:
+            self.pool.free(found)
+            self._released(job, found)
+            raise
         job.room = len(job.block_ids) * self.block_size
         job.num_cached = job.num_computed = len(found) * self.block_size
         job.num_indexed = len(found)
@@ -190,8 +195,10 @@ class KVMemory:
         """Adds blocks until the request has room for `num_tokens` tokens.
 
         Raises:
-            OutOfBlocks: too few blocks are free. Nothing changes.
+            ValueError: the request holds nothing, for instance because it was stopped.
+            OutOfBlocks: too few blocks are free. In each case nothing changes.
         """
+        self._require_live(job)
         more = num_blocks_for(max(0, num_tokens - job.room), self.block_size)
         if more > 0:
             job.block_ids += self._take(more)
@@ -214,14 +221,13 @@ class KVMemory:
         Raises:
             ValueError: the request holds nothing, for instance because it was stopped before.
         """
-        if job not in self._live:
-            raise ValueError(f"request {job.request.request_id} does not run")
+        self._require_live(job)
+        blocks, known = job.block_ids, job.block_ids[: job.num_indexed]
         self._live.remove(job)
-        self.pool.free(job.block_ids)
-        if self.prefixes is not None and job.content is not None:
-            self.prefixes.released(job.content, job.block_ids[: job.num_indexed])
+        self.pool.free(blocks)
         job.block_ids = []
         job.room = job.num_computed = job.num_indexed = 0
+        self._released(job, known)  # last: a policy may be told of it, and fail
 
     def stranded(self, num_tokens: int) -> int:
         """Any block serves anybody."""
@@ -243,6 +249,16 @@ class KVMemory:
         for job in self._live:
             assert job.room == len(job.block_ids) * self.block_size, f"room of {job.order}"
             assert job.num_computed <= job.room, f"{job.order} computed more than it has room for"
+            indexed = job.num_indexed * self.block_size
+            assert indexed <= job.num_computed, f"{job.order}: {indexed} tokens indexed, not all"
+
+    def _require_live(self, job: ServedRequest) -> None:
+        if job not in self._live:
+            raise ValueError(f"request {job.request.request_id} does not run")
+
+    def _released(self, job: ServedRequest, block_ids: list[int]) -> None:
+        if self.prefixes is not None and job.content is not None:
+            self.prefixes.released(job.content, block_ids)
 
     def _found(self, job: ServedRequest) -> list[int]:
         if self.prefixes is None or job.content is None:

@@ -179,6 +179,7 @@ class ContiguousLedger(SequenceLedger):
         """
         owned = sorted(self._free_rows + list(self._rows.values()))
         assert owned == list(range(self.num_seqs)), f"rows lost or owned twice: {owned}"
+        self._open.check()
         assert self._rows.keys() == self._lengths.keys(), "a row without a length"
         assert self._open.seq_ids <= self._rows.keys(), "an open plan of a freed sequence"
         self._check_lengths()
@@ -200,23 +201,32 @@ class ContiguousLedger(SequenceLedger):
         self._take(child)
         return self._copies(parent, self._rows[parent], self._rows[child])
 
-    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> list[BlockCopy]:
-        """A source named once hands over its row and copies nothing.
+    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> None:
+        self._rows.update(self._handed_over(sources))
 
-        Named k times it costs k - 1 copies, into the rows of the sequences nobody continues.
+    def _copies_between(self, sources: Mapping[SeqId, SeqId]) -> list[BlockCopy]:
+        rows, copies = self._handed_over(sources), []
+        for seq_id, source in sources.items():
+            if rows[seq_id] != self._rows[source]:
+                copies += self._copies(source, self._rows[source], rows[seq_id])
+        return copies
+
+    def _handed_over(self, sources: Mapping[SeqId, SeqId]) -> dict[SeqId, int]:
+        """The rows of sequences that continue others.
+
+        A source named once hands over its row and copies nothing. Named k times it costs k - 1
+        copies, into the rows of the sequences nobody continues.
         """
-        old_rows = {seq_id: self._rows[seq_id] for seq_id in sources}
         continued = set(sources.values())
-        spare = [row for seq_id, row in old_rows.items() if seq_id not in continued]
-        copies = []
+        spare = [self._rows[seq_id] for seq_id in sources if seq_id not in continued]
+        rows = {}
         for seq_id, source in sources.items():
             if source in continued:
                 continued.discard(source)
-                self._rows[seq_id] = old_rows[source]
+                rows[seq_id] = self._rows[source]
             else:
-                self._rows[seq_id] = spare.pop()
-                copies += self._copies(source, old_rows[source], self._rows[seq_id])
-        return copies
+                rows[seq_id] = spare.pop()
+        return rows
 
     def _copies(self, seq_id: SeqId, src: int, dst: int) -> list[BlockCopy]:
         """The copy of a sequence's row into another, if there is anything in it."""

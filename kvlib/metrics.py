@@ -117,7 +117,7 @@ def _text(value: object) -> str:
     if isinstance(value, MemorySplit):
         lost = {"reservation": value.reservation, "internal": value.internal_fragmentation}
         lost["external"] = value.external_fragmentation
-        parts = [f"{name} {slots / value.total:.1%}" for name, slots in lost.items()]
+        parts = [f"{name} {slots / (value.total or 1):.1%}" for name, slots in lost.items()]
         return ", ".join([f"{value.utilization:.1%} used", *parts])
     if isinstance(value, WorkCounters):
         return f"{value.tokens_forwarded:,} tokens forwarded"

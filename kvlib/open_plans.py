@@ -27,6 +27,7 @@ class OpenPlans:
     def __init__(self) -> None:
         self._by_sequence: dict[SeqId, int] = {}
         self._ids = count()
+        self._listed: dict[int, tuple[int, ...]] = {}  # the context lengths of each
         self._outgrown: set[int] = set()
 
     @property
@@ -34,10 +35,21 @@ class OpenPlans:
         """The sequences that are in an open plan."""
         return frozenset(self._by_sequence)
 
-    def open(self, seq_ids: Iterable[SeqId]) -> int:
-        """Opens a plan for sequences that are in none; returns the plan's id."""
+    @property
+    def plan_ids(self) -> frozenset[int]:
+        """The plans that are open, outgrown ones included."""
+        return frozenset(self._listed)
+
+    def open(self, seq_ids: Iterable[SeqId], context_lens: tuple[int, ...] = ()) -> int:
+        """Opens a plan for sequences that are in none; returns the plan's id.
+
+        Args:
+            seq_ids: its sequences.
+            context_lens: of the plan, so that one of another ledger with other lengths is refused.
+        """
         plan_id = next(self._ids)
         self._by_sequence.update(dict.fromkeys(seq_ids, plan_id))
+        self._listed[plan_id] = context_lens
         return plan_id
 
     def refuse(self, seq_id: SeqId) -> None:
@@ -68,12 +80,27 @@ class OpenPlans:
         (self._require_listed if outgrown else self.require)(plan)
         for seq_id in plan.seq_ids:
             self._by_sequence.pop(seq_id, None)
+        del self._listed[plan.plan_id]
         self._outgrown.discard(plan.plan_id)
 
     def outgrow(self) -> None:
         """Makes every open plan outgrown."""
         self._outgrown.update(self._by_sequence.values())
 
+    def check(self) -> None:
+        """Proves that every sequence is in a plan that is open, and only such ones are outgrown.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        lost = set(self._by_sequence.values()) - self._listed.keys()
+        assert not lost, f"sequences in plans that are not open: {lost}"
+        assert self._outgrown <= self._listed.keys(), f"outgrown, not open: {self._outgrown}"
+
     def _require_listed(self, plan: StepPlan) -> None:
-        if any(s is not None and self._by_sequence.get(s) != plan.plan_id for s in plan.seq_ids):
-            raise ValueError("this plan is not open: it was committed or aborted before")
+        mine = (self._by_sequence.get(s) == plan.plan_id for s in plan.seq_ids if s is not None)
+        ends = self._listed.get(plan.plan_id)
+        if ends is None or not all(mine) or plan.context_lens[: len(ends)] != ends:
+            raise ValueError(
+                "this plan is not open: it was committed or aborted before, or is another ledger's"
+            )

@@ -138,12 +138,20 @@ class PagedLedger(SequenceLedger):
                 f" {self.pool.num_blocks}"
             )
         leaving: dict[int, tuple[int, int]] = {}
-        steps = {seq_id: self._extend(seq_id, n, leaving) for seq_id, n in counts.items()}
+        steps: dict[SeqId, Extension] = {}
+        try:
+            for seq_id, num_tokens in counts.items():
+                steps[seq_id] = self._extend(seq_id, num_tokens, leaving)
+            plan = self._plan_of(steps)
+        except BaseException:
+            for seq_id in reversed(steps):
+                self._tables[seq_id].undo(steps[seq_id])
+            raise
         self._extensions.update(steps)
-        return self._plan_of(steps)
+        return plan
 
     def check(self) -> None:
-        """Proves that every reference belongs to a table, and that tables are as long as needed.
+        """Proves that every reference belongs to a table, and what each table can prove.
 
         In a pool that was passed in, others may hold further references.
 
@@ -159,13 +167,16 @@ class PagedLedger(SequenceLedger):
                 f"block {block_id}: {self.pool.ref_count(block_id)} references,"
                 f" in {held[block_id]} tables"
             )
+        self._open.check()
         assert self._open.seq_ids == self._extensions.keys(), "an extension without an open plan"
         assert self._tables.keys() == self._lengths.keys(), "a table without a length"
         for seq_id, table in self._tables.items():
             blocks = num_blocks_for(table.num_tokens, self.block_size)
-            assert len(table.block_ids) == blocks, f"sequence {seq_id!r} has too many blocks"
-            if seq_id not in self._extensions:
-                assert table.num_tokens == self._lengths[seq_id], f"length of {seq_id!r}"
+            assert len(table.block_ids) <= blocks, f"sequence {seq_id!r} has too many blocks"
+            table.check()
+            step, length = self._extensions.get(seq_id), self._lengths[seq_id]
+            stored = table.num_tokens if step is None else step.first
+            assert stored == length, f"length of {seq_id!r}: {stored} stored, {length} counted"
 
     def _take(self, seq_id: SeqId) -> None:
         self._tables[seq_id] = BlockTable(self.pool, self.block_size)
@@ -174,12 +185,18 @@ class PagedLedger(SequenceLedger):
         self._tables[child] = self._tables[parent].fork()
         return []
 
-    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> list[BlockCopy]:
-        new = {seq_id: self._tables[source].fork() for seq_id, source in sources.items()}
+    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> None:
+        new: dict[SeqId, BlockTable] = {}
+        try:
+            for seq_id, source in sources.items():
+                new[seq_id] = self._tables[source].fork()
+        except BaseException:
+            for table in new.values():
+                table.free()
+            raise
         for seq_id in sources:
             self._tables[seq_id].free()
         self._tables.update(new)
-        return []
 
     def _cut(self, seq_id: SeqId, num_tokens: int) -> None:
         table, length = self._tables[seq_id], self._lengths[seq_id]

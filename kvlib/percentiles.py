@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from math import ceil, exp, inf, lgamma, log
+from math import ceil, exp, inf, isnan, lgamma, log
 
 from kvlib.sizes import whole_number
 
@@ -21,7 +21,7 @@ def percentile(values: Sequence[float], p: float) -> float:
         p: 0 to 100, as in `Histogram.percentile`.
 
     Raises:
-        ValueError: there are no values, or `p` is out of its range.
+        ValueError: there are no values, one is no number, or `p` is out of its range.
 
     Example:
         >>> percentile([3, 1, 2, 4], 50), percentile([3, 1, 2, 4], 51)
@@ -31,7 +31,7 @@ def percentile(values: Sequence[float], p: float) -> float:
         raise ValueError(f"a percentile is within [0, 100], got {p}")
     if not values:
         raise ValueError("a percentile needs at least 1 value, got 0")
-    return sorted(values)[max(ceil(p * len(values) / 100), 1) - 1]
+    return _ordered(values)[max(ceil(p * len(values) / 100), 1) - 1]
 
 
 def percentile_interval(
@@ -52,7 +52,7 @@ def percentile_interval(
         The ends; 0 or infinity where the values are too few to bound it on that side.
 
     Raises:
-        ValueError: there are no values, or a number is out of its range.
+        ValueError: there are no values, one is no number, or a number is out of its range.
 
     Source: the order statistics of a sample, e.g. David and Nagaraja, "Order Statistics", ch. 7.
 
@@ -63,7 +63,7 @@ def percentile_interval(
         (3, 8)
     """
     low, high = interval_ranks(len(values), p, confidence)
-    ends = [0.0, *sorted(values), inf]
+    ends = [0.0, *_ordered(values), inf]
     return ends[low], ends[high]
 
 
@@ -111,6 +111,12 @@ def requests_needed(p: float, confidence: float = 0.95) -> int:
     """
     q = _share(p)
     return ceil(log(_tail(confidence)) / log(max(q, 1 - q)))
+
+
+def _ordered(values: Sequence[float]) -> list[float]:
+    if lost := sum(map(isnan, values)):  # it compares with nothing, so no order would be one
+        raise ValueError(f"a percentile is of numbers, {lost} of {len(values)} values are none")
+    return sorted(values)
 
 
 def _share(p: float) -> float:

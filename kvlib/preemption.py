@@ -53,7 +53,12 @@ class SwapSpace:
         self.num_tokens = self.num_free = num_tokens
 
     def take(self, num_tokens: int) -> bool:
-        """Takes so many tokens in, if they fit; answers whether they did."""
+        """Takes so many tokens in, if they fit; answers whether they did.
+
+        Raises:
+            TypeError, ValueError: not a whole number of at least 0. Nothing changes.
+        """
+        whole_number("num_tokens", num_tokens, least=0)
         if num_tokens > self.num_free:
             return False
         self.num_free -= num_tokens
@@ -63,9 +68,20 @@ class SwapSpace:
         """Makes room again.
 
         Raises:
-            ValueError: more than was taken in. Nothing changes.
+            TypeError, ValueError: not a whole number of at least 0, or more than was taken in.
+                Nothing changes.
         """
+        whole_number("num_tokens", num_tokens, least=0)
         if num_tokens > self.num_tokens - self.num_free:
             held = self.num_tokens - self.num_free
             raise ValueError(f"asked to give back {num_tokens} tokens, {held} were taken in")
         self.num_free += num_tokens
+
+    def check(self) -> None:
+        """Proves that no more is free than there is, and no less than nothing.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        free, total = self.num_free, self.num_tokens
+        assert 0 <= free <= total, f"{free} tokens free of {total} in the swap space"

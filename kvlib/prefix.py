@@ -6,7 +6,7 @@ the index never hands one out.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol
 
 from kvlib.blocks import BlockPool
@@ -45,7 +45,7 @@ class PrefixIndex(Protocol):
 
         Raises:
             ValueError: more blocks than the content has, or one that nobody holds, or one that is
-                known as something else. Nothing changes.
+                known as something else. Nothing changes, nor where a policy raises.
         """
         ...
 
@@ -117,16 +117,17 @@ class HashIndex:
         require_blocks(content, block_ids)
         keys = [content.key(i) for i in range(start, len(block_ids))]
         self._require_new(keys, block_ids[start:])
-        new, blocks, mark = [], self._blocks, self._pool.mark
+        blocks, mark = self._blocks, self._pool.mark
+        new: dict[Hashable, int] = {}
         for i, key in enumerate(keys, start):
             if key not in blocks:
-                block_id = block_ids[i]
-                blocks[key], self._keys[block_id] = block_id, key
-                mark(block_id)
-                new.append((i, block_id))
+                new.setdefault(key, i)
         if self._policy is not None:
-            for i, block_id in reversed(new):
-                self._policy.add(block_id, content, i)
+            self._rank(content, block_ids, reversed(new.values()))
+        for key, i in new.items():
+            block_id = block_ids[i]
+            blocks[key], self._keys[block_id] = block_id, key
+            mark(block_id)
         return len(new)
 
     def make_room(self, num_blocks: int) -> None:
@@ -142,13 +143,17 @@ class HashIndex:
 
     def released(self, content: Content, block_ids: Sequence[int]) -> None:
         """Notes a use of each block, the last first; see `PrefixIndex.released`."""
-        if self._policy is None:
+        policy = self._policy
+        if policy is None:
             return
-        for block_id in reversed(block_ids):
-            if block_id in self._keys:
-                self._policy.use(block_id)
+        known = [block_id for block_id in reversed(block_ids) if block_id in self._keys]
+        try:
+            for block_id in known:
+                policy.use(block_id)
+        finally:  # whatever a policy's clock does, idle blocks can be given up
+            for block_id in known:
                 if not self._pool.ref_count(block_id):
-                    self._policy.show(block_id)
+                    policy.show(block_id)
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -158,13 +163,20 @@ class HashIndex:
     def check(self) -> None:
         """Proves that keys and blocks name each other, and that every idle content is known."""
         self._pool.check()
-        assert {b: k for k, b in self._blocks.items()} == self._keys, "a key without its block"
+        assert {b: k for k, b in self._blocks.items()} == self._keys, (
+            f"a key without its block: {len(self._blocks)} keys, {len(self._keys)} blocks"
+        )
         idle = {b for b in self._keys if not self._pool.ref_count(b)}
-        assert len(idle) == self._pool.num_kept, "idle content that is not known"
+        assert len(idle) == self._pool.num_kept, (
+            f"idle content that is not known: {self._pool.num_kept} kept, {len(idle)} known"
+        )
         if self._policy is not None:
             self._policy.check()
-            assert set(self._policy) == set(self._keys), "the policy knows other blocks"
-            assert idle <= self._policy.shown, "an idle block that cannot be evicted"
+            assert set(self._policy) == set(self._keys), (
+                f"the policy knows other blocks: {len(self._policy)}, known are {len(self._keys)}"
+            )
+            stuck = idle - self._policy.shown
+            assert not stuck, f"an idle block that cannot be evicted: {stuck}"
 
     def _require_new(self, keys: Sequence[Hashable], block_ids: Sequence[int]) -> None:
         require_held(self._pool, block_ids)
@@ -173,6 +185,18 @@ class HashIndex:
         for key, block_id in zip(keys, block_ids, strict=True):
             if self._keys.get(block_id, key) != key:
                 raise ValueError(f"block {block_id} is known as something else")
+
+    def _rank(self, content: Content, block_ids: Sequence[int], new: Iterable[int]) -> None:
+        """Tells the policy of new blocks: of all, or of none where it refuses one."""
+        added = []
+        try:
+            for i in new:
+                self._policy.add(block_ids[i], content, i)
+                added.append(block_ids[i])
+        except BaseException:
+            for block_id in added:
+                self._policy.forget(block_id)
+            raise
 
     def _forget(self, block_id: int) -> None:
         del self._blocks[self._keys.pop(block_id)]

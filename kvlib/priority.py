@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
 
@@ -76,8 +76,22 @@ class PriorityPolicy(RankedPolicy):
         use = self._uses[key]
         if use.seconds < inf:
             use.until = self._clock() + use.seconds
-            heappush(self._ends, (use.until, use.added, key))
+            self._note_end(key)
         super().use(key)
+
+    def copy(self, key: Key, other: Key) -> None:
+        """Takes a key, hidden, that inherits a priority and when it ends."""
+        super().copy(key, other)
+        if self._uses[key].until < inf:
+            self._note_end(key)
+
+    def _note_end(self, key: Key) -> None:
+        use = self._uses[key]
+        heappush(self._ends, (use.until, use.added, key))
+        if len(self._ends) > 64 + 4 * len(self._uses):  # mostly those of earlier uses
+            ends = ((each.until, each.added, name) for name, each in self._uses.items())
+            self._ends = [end for end in ends if end[0] < inf]
+            heapify(self._ends)
 
     def lowest(self) -> Key | None:
         """Returns the key to give up next, after priorities have ended; None if there is none."""
@@ -90,3 +104,14 @@ class PriorityPolicy(RankedPolicy):
                 if key in self._shown:
                     self._offer(key)
         return super().lowest()
+
+    def check(self) -> None:
+        """Proves what every ranked policy does, and that each priority that ends has its end.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        super().check()
+        ending = {(use.until, use.added) for use in self._uses.values() if use.until < inf}
+        known = {end[:2] for end in self._ends}
+        assert ending <= known, f"{len(ending - known)} priorities would never end"

@@ -82,11 +82,13 @@ class RadixTree:
         match = descend(path.end, content, first, len(block_ids))
         self._require_new(mine, match.blocks)
         twice = [known for own, known in zip(mine, match.blocks, strict=False) if own != known]
-        self._pool.share(twice)
         fresh = list(mine[len(match.blocks) :])
+        index = first + len(match.blocks)
+        contents = [content.block(i) for i in range(index, index + len(fresh))]
         end = self._end(match)
         if fresh:
-            end = self._grow(path, end, content, first + len(match.blocks), fresh)
+            end = self._grow(path, end, content, index, contents, fresh)
+        self._pool.share(twice)  # only now that nothing can fail any more
         if mine:
             before = self._paths.get(content, path)
             if before is not path:  # went from the root again, and guards all of it again
@@ -112,9 +114,13 @@ class RadixTree:
             self._unguard(path)
         if self._policy is not None and (root := self._roots.get(content.namespace)):
             known = min(len(block_ids), content.num_blocks)
-            for node in self._end(descend(root, content, 0, known)).up():
-                self._policy.use(node)
-                self._offer(node)
+            nodes = [*self._end(descend(root, content, 0, known)).up()]
+            try:
+                for node in nodes:
+                    self._policy.use(node)
+            finally:  # whatever a policy's clock does, idle leaves can be given up
+                for node in nodes:
+                    self._offer(node)
 
     def check(self) -> None:
         """Proves the shape of the tree and that no block outlives one before it."""
@@ -122,9 +128,9 @@ class RadixTree:
         refs, found = self._pool.ref_count, {}
         for node in (n for root in self._roots.values() for n in root.down()):
             assert len(node.contents) == len(node.blocks), "a block without content"
-            assert node.parent is None or node.blocks, "a node without blocks"
             found.update(dict.fromkeys(node.blocks, node))
             for first, child in node.children.items():
+                assert child.blocks, "a node without blocks"
                 assert child.parent is node and child.contents[0] == first, (
                     "a child under a wrong name"
                 )
@@ -133,14 +139,19 @@ class RadixTree:
                 assert counts == sorted(counts, reverse=True), (
                     "a block is held, one before it is not"
                 )
-        assert found == self._nodes, "a block is in no node, or in two"
+        assert found == self._nodes, (
+            f"a block is in no node, or in two: {len(found)} in nodes, {len(self._nodes)} known"
+        )
         idle = [block for block in found if not refs(block)]
-        assert len(idle) == self._pool.num_kept, "idle content that is not known"
+        assert len(idle) == self._pool.num_kept, (
+            f"idle content that is not known: {self._pool.num_kept} kept, {len(idle)} known"
+        )
         if self._policy is not None:
             self._policy.check()
             assert set(self._policy) == set(found.values()), "the policy knows other nodes"
             leaves = {n for n in found.values() if not n.children and not refs(n.blocks[-1])}
-            assert leaves <= self._policy.shown, "an idle leaf that cannot be evicted"
+            stuck = [leaf.blocks for leaf in leaves - self._policy.shown]
+            assert not stuck, f"an idle leaf that cannot be evicted: {stuck}"
 
     def _path(self, content: Content, start: int) -> _Path:
         path = self._paths.get(content)
@@ -168,18 +179,30 @@ class RadixTree:
             self._policy.copy(upper, node)
         return upper
 
-    def _grow(self, path: _Path, end: Node, content: Content, index: int, fresh: list[int]) -> Node:
-        contents = [content.block(i) for i in range(index, index + len(fresh))]
+    def _grow(
+        self,
+        path: _Path,
+        end: Node,
+        content: Content,
+        index: int,
+        contents: list[Hashable],
+        fresh: list[int],
+    ) -> Node:
         # A decoding sequence lengthens the leaf it has made: no node a block.
         if path.made and end is path.end and not end.children:
             end.contents += contents
             end.blocks += fresh
         else:
+            node = Node(end, contents, [*fresh])
+            try:
+                if self._policy is not None:
+                    self._policy.add(node, content, index)
+            except BaseException:
+                node.cut(0)
+                raise
             if not end.blocks:
                 self._roots[content.namespace] = end
-            end = Node(end, contents, fresh)
-            if self._policy is not None:
-                self._policy.add(end, content, index)
+            end = node
         self._nodes.update(dict.fromkeys(fresh, end))
         for block_id in fresh:
             self._pool.mark(block_id)

@@ -25,6 +25,8 @@ class ContentPiece(NamedTuple):
 class Request:
     """One request: when it arrives, how much it brings and how much it will generate.
 
+    What it says is not shown when it is printed.
+
     Attributes:
         request_id: its place in the workload, from 0.
         arrival_s: seconds after the first request, or `None` where no times are known.
@@ -47,12 +49,12 @@ class Request:
     arrival_s: float | None
     prompt_tokens: int
     output_tokens: int
-    block_ids: tuple[int, ...] = ()
-    token_ids: tuple[int, ...] = ()
+    block_ids: tuple[int, ...] = field(default=(), repr=False)
+    token_ids: tuple[int, ...] = field(default=(), repr=False)
     conversation_id: int | None = None
     turn: int | None = None
     session_id: int | None = None
-    pieces: tuple[ContentPiece, ...] = ()
+    pieces: tuple[ContentPiece, ...] = field(default=(), repr=False)
     max_new_tokens: int | None = None
     tenant: str = ""
     priority: int = 0

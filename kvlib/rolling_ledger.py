@@ -103,9 +103,9 @@ class RollingLedger(ContiguousLedger):
         self._first[child] = self._first[parent]
         return copies
 
-    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> list[BlockCopy]:
+    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> None:
         self._first.update({s: self._first[source] for s, source in sources.items()})
-        return super()._exchange(sources)
+        super()._exchange(sources)
 
     def _settle(self, seq_id: SeqId) -> None:
         start = self._lengths[seq_id] - self.window

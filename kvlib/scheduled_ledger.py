@@ -85,17 +85,18 @@ class ScheduledLedger:
             positions += span
             slots += [blocks[i // size] * size + i % size for i in span]
             starts.append(len(positions))
+        context_lens = tuple(job.num_computed + len(tokens) for job, tokens in new.items())
         return StepPlan(
             seq_ids=tuple(new),
             positions=tuple(positions),
             slot_mapping=tuple(slots),
             query_start=tuple(starts),
-            context_lens=tuple(job.num_computed + len(tokens) for job, tokens in new.items()),
+            context_lens=context_lens,
             block_table=tuple(
                 (*job.block_ids, *[null] * (width - len(job.block_ids))) for job in new
             ),
             block_size=size,
-            plan_id=self._open.open(new),
+            plan_id=self._open.open(new, context_lens),
         )
 
     def commit(self, plan: StepPlan) -> None:
@@ -123,4 +124,5 @@ class ScheduledLedger:
             AssertionError: an invariant is broken, with its name.
         """
         self.memory.check()
-        assert not self._open.seq_ids, "a plan was left open"
+        self._open.check()
+        assert not self._open.seq_ids, f"{len(self._open.seq_ids)} requests are in a plan left open"

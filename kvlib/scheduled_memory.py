@@ -15,6 +15,7 @@ from kvlib.block_table import num_blocks_for
 from kvlib.kv_memory import KVMemory
 from kvlib.prefix import HashIndex
 from kvlib.served import ServedRequest
+from kvlib.sizes import whole_number
 
 
 class Move(NamedTuple):
@@ -76,10 +77,14 @@ class EngineMemory(KVMemory):
         """Lets `child`, which waits, start from the first tokens of `parent`, if that still runs.
 
         Raises:
-            ValueError: the child would have no token left to compute. Nothing changes.
+            TypeError, ValueError: the child would have no token left to compute, or runs already;
+                or not a whole number of at least 0. Nothing changes.
         """
+        whole_number("num_tokens", num_tokens, least=0)
         if not num_tokens < child.num_tokens:
             raise ValueError(f"a fork of {num_tokens} tokens needs more, it has {child.num_tokens}")
+        if child in self._live:
+            raise ValueError(f"request {child.request.request_id} runs, only one that waits forks")
         self._forks[child] = parent, num_tokens
 
     def forget(self, job: ServedRequest) -> None:

@@ -9,6 +9,7 @@ prefill); Kwon et al., SOSP 2023, §4.5 (preemption).
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from kvlib.admission import Admission, AdmitPrompt
@@ -173,8 +174,8 @@ class Scheduler:
         Raises:
             SequenceTooLong: it could never be served, however empty the memory: the error has the
                 numbers.
-            TypeError, ValueError: a length is not a whole number of at least 1. In each case
-                nothing changes.
+            TypeError, ValueError: a length is not a whole number of at least 1, or the content is
+                in blocks of another size. In each case nothing changes.
         """
         whole_number("prompt_tokens", request.prompt_tokens)
         whole_number("output_tokens", request.output_tokens)
@@ -193,6 +194,8 @@ class Scheduler:
                 f"request {request.request_id} has a prompt of {request.prompt_tokens} tokens, a"
                 f" step computes {self.limits.max_tokens} and prompts are not cut into chunks"
             )
+        if content is not None:
+            self.memory.cached_tokens(job)  # refused here, it stops nobody else later
         self._num_arrived += 1
         self.waiting.push(job)
         self.waiting_tokens += job.num_tokens
@@ -234,32 +237,41 @@ class Scheduler:
 
         Raises:
             ValueError: it is not the step scheduled last, or was reported before. Nothing changes.
+            Exception: what the memory or a policy raised. Who ended in the step has left; of those
+                behind the one it failed for, nothing was computed.
         """
         if step is not self._open:
             raise ValueError("only the step that was scheduled last is reported, and only once")
         self._open = None
         counts_service, computed, done = self.waiting.counts_service, 0, []
-        for job, n in step.work:
-            if not job.room:
-                continue  # it was dropped since
-            job.num_computed += n
-            computed += n
-            if job.content is not None:
-                self.memory.index(job)
-            if made_one := job.num_computed == job.num_tokens:
-                job.num_tokens += 1
-                if job.first_token_s is None:
-                    job.first_token_s = now_s
-                if job.num_tokens >= job.stop_at:
-                    done.append(job)
-            if counts_service:
-                self._count_service(job, n, made_one)
-        self.computed_tokens += computed
-        for job in done:
-            job.finished_s = now_s
-            self._leave(job)
+        try:
+            for job, n in step.work:
+                if not job.room:
+                    continue  # it was dropped since
+                job.num_computed += n
+                computed += n
+                if made_one := job.num_computed == job.num_tokens:
+                    job.num_tokens += 1
+                    if job.first_token_s is None:
+                        job.first_token_s = now_s
+                    if job.num_tokens >= job.stop_at:
+                        done.append(job)
+                if counts_service:
+                    self._count_service(job, n, made_one)
+                if job.content is not None:
+                    self.memory.index(job)
+        finally:
+            self.computed_tokens += computed
+            if done:
+                self._end(done, now_s)
         self.admission.stepped(self.running, step.num_preempted)
         return done
+
+    def _end(self, done: list[ServedRequest], now_s: float) -> None:
+        with ExitStack() as leaving:  # all of them, even where a policy that is told fails
+            for job in reversed(done):
+                job.finished_s = now_s
+                leaving.callback(self._leave, job)
 
     def _count_service(self, job: ServedRequest, num_tokens: int, made_one: bool) -> None:
         outside = job.num_computed - job.request.prompt_tokens
@@ -290,15 +302,26 @@ class Scheduler:
         """
         self.memory.check()
         running = self.running
+        self.waiting.check()
         assert len(set(running)) == len(running), "a request runs twice"
         assert not set(running) & set(self.waiting), "a request waits and runs"
-        assert self.room_tokens == sum(job.room for job in running), "room miscounted"
-        assert self.computed_tokens == sum(job.num_computed for job in running), "computed"
-        assert self.needed_tokens == sum(min(job.room, job.stop_at) for job in running), "needed"
-        assert self.waiting_tokens == sum(job.num_tokens for job in self.waiting), "waiting tokens"
+        sums = (
+            ("room miscounted", self.room_tokens, (job.room for job in running)),
+            ("computed miscounted", self.computed_tokens, (job.num_computed for job in running)),
+            ("needed", self.needed_tokens, (min(job.room, job.stop_at) for job in running)),
+            ("waiting tokens", self.waiting_tokens, (job.num_tokens for job in self.waiting)),
+        )
+        for name, kept, tokens in sums:
+            right = sum(tokens)
+            assert kept == right, f"{name}: {kept} kept, {right} there are"
+        assert all(job.room for job in running), "a request runs without room"
         if self.swap:
+            self.swap.check()
             swapped = sum(job.num_swapped for job in self.waiting)
-            assert swapped == self.swap.num_tokens - self.swap.num_free, "swap space miscounted"
+            taken = self.swap.num_tokens - self.swap.num_free
+            assert swapped == taken, (
+                f"swap space miscounted: {swapped} tokens wait in it, {taken} were taken in"
+            )
 
     def _go_on(self, step: Step, budget: int) -> int:
         """Adds the running requests' next tokens; returns what is left of the budget."""
@@ -336,6 +359,8 @@ class Scheduler:
         return given_up
 
     def _preempt(self, job: ServedRequest, step: Step) -> int:
+        if job not in self.running:
+            raise ValueError(f"a victim is one of the {len(self.running)} that run, not any other")
         given_up = sum(n for each, n in step.work if each is job)
         step.work[:] = [each for each in step.work if each[0] is not job]
         job.num_preempted += 1
@@ -344,10 +369,12 @@ class Scheduler:
             step.num_swapped += job.num_swapped
         else:
             job.num_lost = job.num_computed
-        self._leave(job)
-        self.waiting.push_front(job)
-        self.waiting_tokens += job.num_tokens
-        step.num_preempted += 1
+        try:
+            self._leave(job)
+        finally:  # whatever a policy that is told of it does, nobody is lost
+            self.waiting.push_front(job)
+            self.waiting_tokens += job.num_tokens
+            step.num_preempted += 1
         return given_up
 
     def _begin(self, step: Step, budget: int) -> bool:

@@ -100,7 +100,7 @@ class SegmentPool:
         holes = [(hole.size, i) for i, s in enumerate(segments) for hole in s.holes]
         room, index = min((found for found in holes if found[0] >= need), default=(0, 0))
         if not room:
-            room = _ENDLESS if self.expandable else segment_bytes(need)
+            room = max(_ENDLESS, need) if self.expandable else segment_bytes(need)
             segments.append(Arena(room, fit=best_fit))
             index = len(segments) - 1
         # A large block is not split where too little would remain for a large request.
@@ -129,3 +129,18 @@ class SegmentPool:
             if self.expandable:
                 rows[-1] = [each for each in rows[-1] if each[1] < _ENDLESS // 2]
         return rows
+
+    def check(self) -> None:
+        """Proves each segment's books, and that no small request lies among large ones.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        for small, segments in self._segments.items():
+            for segment in segments:
+                segment.check()
+                for piece in segment.pieces:
+                    assert (piece.size <= SMALL_BYTES) == small, f"{piece} is in a wrong segment"
+                    assert piece.end <= self._ends[small], f"{piece} lies behind the end"
+        used, reserved = self.used_bytes, self.reserved_bytes
+        assert used <= reserved, f"{used} bytes used of {reserved} reserved"

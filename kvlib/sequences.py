@@ -37,6 +37,11 @@ class SequenceLedger(ABC):
         """The live sequences, in the order they were added."""
         return tuple(self._lengths)
 
+    @property
+    def open_plan_ids(self) -> frozenset[int]:
+        """The plans that are neither committed nor aborted."""
+        return self._open.plan_ids
+
     def length(self, seq_id: SeqId) -> int:
         """Returns how many tokens of a live sequence are stored.
 
@@ -114,14 +119,22 @@ class SequenceLedger(ABC):
             ValueError: a source is not among the keys, or is in an open plan.
             In each case nothing changes.
         """
+        copies = self.reorder_copies(sources)
+        self._exchange(sources)
+        self._lengths.update({s: self._lengths[source] for s, source in sources.items()})
+        return copies
+
+    def reorder_copies(self, sources: Mapping[SeqId, SeqId]) -> list[BlockCopy]:
+        """Returns the copies that `reorder` asks for, and changes nothing; raises as `reorder`.
+
+        For whoever makes them first, so that a copy that fails finds the sequences as they were.
+        """
         for seq_id, source in sources.items():
             self._open.refuse(seq_id)
             self._require_live(seq_id)
             if source not in sources:
                 raise ValueError(f"sequence {source!r} is continued but not itself reordered")
-        copies = self._exchange(sources)
-        self._lengths.update({s: self._lengths[source] for s, source in sources.items()})
-        return copies
+        return self._copies_between(sources)
 
     def truncate(self, seq_id: SeqId, num_tokens: int) -> None:
         """Keeps the first `num_tokens` tokens of a sequence; 0 resets it, and it stays live.
@@ -173,8 +186,12 @@ class SequenceLedger(ABC):
         """Gives a new sequence the parent's tokens."""
 
     @abstractmethod
-    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> list[BlockCopy]:
+    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> None:
         """Gives each sequence the tokens of its source."""
+
+    def _copies_between(self, sources: Mapping[SeqId, SeqId]) -> list[BlockCopy]:
+        """The copies that `_exchange` needs; where blocks are shared there are none."""
+        return []
 
     @abstractmethod
     def _cut(self, seq_id: SeqId, num_tokens: int) -> None:
@@ -209,15 +226,16 @@ class SequenceLedger(ABC):
             positions.extend(span)
             slots.extend(self._slots(seq_id, span))
             starts.append(len(positions))
+        context_lens = tuple(span.stop for span in spans.values())
         return StepPlan(
             seq_ids=tuple(spans),
             positions=tuple(positions),
             slot_mapping=tuple(slots),
             query_start=tuple(starts),
-            context_lens=tuple(span.stop for span in spans.values()),
+            context_lens=context_lens,
             block_table=tuple(tables),
             block_size=block_size,
-            plan_id=self._open.open(spans),
+            plan_id=self._open.open(spans, context_lens),
             copies=copies,
         )
 

@@ -152,16 +152,21 @@ class ServingRun:
         return self.part_s[part] / (sum(self.part_s.values()) or 1)
 
     def metrics(self, name: str) -> Metrics:
-        """Returns the run as a row of the scoreboard; times only where there was a clock."""
+        """Returns the run as a row of the scoreboard; times only where there was a clock.
+
+        Of a run without a step nothing was measured, nor a hit rate where no request has ended.
+        """
         # Sums are rounded, not parts, so that the parts add up to the whole and none is negative.
         means = (self.part_s[part] / (self.busy_s or 1) for part in PARTS)
         ends = [round(end) for end in accumulate(means, initial=0.0)]
         return Metrics(
             name,
-            split=MemorySplit(ends[-1], *(end - start for start, end in pairwise(ends))),
+            split=MemorySplit(ends[-1], *(end - start for start, end in pairwise(ends)))
+            if self.busy_s
+            else None,
             admitted_requests=self.peak_running,
             ttft_s=self.ttft_s.percentile(50) if self.timed and self.ttft_s.count else None,
             tpot_s=self.tpot_s.percentile(50) if self.timed and self.tpot_s.count else None,
             goodput_requests_per_s=self.good / self.now_s if self.target and self.now_s else None,
-            prefix_hit_rate=self.prefix_hit_rate,
+            prefix_hit_rate=self.prefix_hit_rate if self.finished else None,
         )

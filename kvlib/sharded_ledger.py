@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from kvlib.open_plans import OpenPlans
 from kvlib.paged_ledger import PagedLedger
 from kvlib.plan import BlockCopy, OutOfBlocks, SeqId, SequenceTooLong, StepPlan
 from kvlib.sharding import owner, tokens_held
@@ -42,6 +44,7 @@ class ShardedLedger:
         whole_number("num_ranks", num_ranks)
         self.ledgers = tuple(PagedLedger(num_blocks, block_size) for _ in range(num_ranks))
         self.block_size = block_size
+        self._open = OpenPlans()
         self._parts: dict[int, tuple[StepPlan, ...]] = {}
 
     @property
@@ -53,6 +56,11 @@ class ShardedLedger:
     def seq_ids(self) -> tuple[SeqId, ...]:
         """The live sequences, in the order they were added."""
         return self.ledgers[0].seq_ids
+
+    @property
+    def open_plan_ids(self) -> frozenset[int]:
+        """The plans that are neither committed nor aborted."""
+        return frozenset(self._parts)
 
     @property
     def num_free(self) -> int:
@@ -78,8 +86,7 @@ class ShardedLedger:
 
     def add(self, seq_id: SeqId) -> None:
         """Takes a new, empty sequence; raises as `PagedLedger.add`."""
-        for ledger in self.ledgers:
-            ledger.add(seq_id)
+        self._on_all(lambda ledger: ledger.add(seq_id), lambda ledger: ledger.free(seq_id))
 
     def free(self, seq_id: SeqId) -> None:
         """Gives the sequence's blocks back on every rank; raises as `PagedLedger.free`."""
@@ -88,11 +95,18 @@ class ShardedLedger:
 
     def fork(self, parent: SeqId, child: SeqId) -> list[BlockCopy]:
         """Gives `child` the parent's tokens, in shared blocks; raises as `PagedLedger.fork`."""
-        return [copy for ledger in self.ledgers for copy in ledger.fork(parent, child)]
+        copies = self._on_all(
+            lambda ledger: ledger.fork(parent, child), lambda ledger: ledger.free(child)
+        )
+        return [copy for of_rank in copies for copy in of_rank]
 
     def reorder(self, sources: Mapping[SeqId, SeqId]) -> list[BlockCopy]:
         """Lets each sequence continue another's tokens; raises as `PagedLedger.reorder`."""
         return [copy for ledger in self.ledgers for copy in ledger.reorder(sources)]
+
+    def reorder_copies(self, sources: Mapping[SeqId, SeqId]) -> list[BlockCopy]:
+        """Returns the copies that `reorder` asks for; raises as `PagedLedger.reorder_copies`."""
+        return [copy for ledger in self.ledgers for copy in ledger.reorder_copies(sources)]
 
     def truncate(self, seq_id: SeqId, num_tokens: int) -> None:
         """Keeps the first tokens of a sequence; raises as `PagedLedger.truncate`."""
@@ -129,13 +143,13 @@ class ShardedLedger:
                     for s, span in spans.items()
                 }
                 parts.append(ledger.plan(held))
+            step = self._whole(spans, parts)
         except (OutOfBlocks, SequenceTooLong) as error:
             self._abort(parts)
             raise type(error)(f"rank {len(parts)}: {error}") from None
         except BaseException:
             self._abort(parts)
             raise
-        step = self._whole(spans, parts)
         self._parts[step.plan_id] = tuple(parts)
         return step
 
@@ -150,18 +164,18 @@ class ShardedLedger:
 
     def require_open(self, plan: StepPlan) -> None:
         """Refuses a plan whose slots may be somebody else's by now, with a ValueError."""
-        self.ledgers[0].require_open(plan)
+        self._open.require(plan)
 
     def commit(self, plan: StepPlan) -> None:
         """Makes the plan's tokens part of their sequences; ValueError if it is not open."""
         for ledger, part in zip(self.ledgers, self.parts(plan), strict=True):
             ledger.commit(part)
-        del self._parts[plan.plan_id]
+        self._close(plan)
 
     def abort(self, plan: StepPlan) -> None:
         """Forgets the plan on every rank; ValueError if it is not open."""
         self._abort(self.parts(plan))
-        del self._parts[plan.plan_id]
+        self._close(plan)
 
     def check(self) -> None:
         """Proves each rank's invariants, and that every rank has what it should of a sequence.
@@ -169,12 +183,32 @@ class ShardedLedger:
         Raises:
             AssertionError: an invariant is broken, with its name.
         """
+        self._open.check()
+        assert self._parts.keys() == self._open.plan_ids, "a plan without its parts"
         for rank, ledger in enumerate(self.ledgers):
             ledger.check()
             assert ledger.seq_ids == self.seq_ids, f"rank {rank} has other sequences"
             for seq_id in self.seq_ids:
-                right = self.held(self.length(seq_id), rank)
-                assert ledger.length(seq_id) == right, f"{seq_id!r} on rank {rank}"
+                right, there = self.held(self.length(seq_id), rank), ledger.length(seq_id)
+                assert there == right, f"rank {rank} has {there} of {seq_id!r}, should have {right}"
+
+    def _on_all(
+        self, do: Callable[[PagedLedger], Any], undo: Callable[[PagedLedger], None]
+    ) -> list[Any]:
+        """Does something on every rank or, where one fails, on none; returns what each returned."""
+        done: list[Any] = []
+        try:
+            for ledger in self.ledgers:
+                done.append(do(ledger))
+        except BaseException:
+            for ledger in self.ledgers[: len(done)]:
+                undo(ledger)
+            raise
+        return done
+
+    def _close(self, plan: StepPlan) -> None:
+        self._open.close(plan)
+        del self._parts[plan.plan_id]
 
     def _abort(self, parts: Sequence[StepPlan]) -> None:
         for ledger, part in zip(self.ledgers, parts, strict=False):
@@ -195,13 +229,14 @@ class ShardedLedger:
             tables.append(tuple(part.block_table[s][i] for part, i in where))
         width = max(map(len, tables), default=0)
         null = self.ledgers[0].pool.null_block_id
+        context_lens = tuple(span.stop for span in spans.values())
         return StepPlan(
             seq_ids=tuple(spans),
             positions=positions,
             slot_mapping=tuple(next(slots[rank]) for rank in owners),
             query_start=tuple(starts),
-            context_lens=tuple(span.stop for span in spans.values()),
+            context_lens=context_lens,
             block_table=tuple(table + (null,) * (width - len(table)) for table in tables),
             block_size=self.block_size,
-            plan_id=parts[0].plan_id,
+            plan_id=self._open.open(spans, context_lens),
         )

@@ -111,9 +111,10 @@ class SlotMemory:
                 f"asked for {num_tokens} tokens, {len(self._idle)} rows of {self.row_tokens} idle"
             )
         row = self._choose(job)
+        found = self._found(row, job)
         self._idle.remove(row)
         self._live[job] = row
-        job.num_cached = job.num_computed = self._found(row, job)
+        job.num_cached = job.num_computed = found
         job.room = self.row_tokens
 
     def grow(self, job: ServedRequest, num_tokens: int) -> None:
@@ -154,7 +155,8 @@ class SlotMemory:
             AssertionError: an invariant is broken, with its name.
         """
         rows = [*self._idle, *self._live.values()]
-        assert len(set(rows)) == len(rows) == self.num_rows, "a row is lost, or in two places"
+        found = len(set(rows)), len(rows)
+        assert found == (self.num_rows,) * 2, f"{found} rows, each once, of {self.num_rows}"
         assert all(0 <= row.num_kept <= self.row_tokens for row in rows), "a row holds too much"
         assert all(job.room == self.row_tokens for job in self._live), "room miscounted"
 

@@ -196,7 +196,8 @@ class TierStack:
         """
         source = self.find(key)
         if source is None:
-            raise LookupError(f"only a held block is loaded, asked for {key!r}, {len(self)} held")
+            asked = f"asked for {_shown(key)}, {len(self)} held"
+            raise LookupError(f"only a held block is loaded, {asked}")
         if source:
             self._require_room(0)
         moves = []
@@ -285,7 +286,8 @@ class TierStack:
     def _held(self, key: Key, tier: int) -> int:
         if key not in self._pins[tier]:
             name = self.tiers[tier].name
-            raise ValueError(f"{name} does not hold {key!r}, among {len(self._pins[tier])} blocks")
+            held = f"among {len(self._pins[tier])} blocks"
+            raise ValueError(f"{name} does not hold {_shown(key)}, {held}")
         return self._pins[tier][key]
 
     def _is_below(self, key: Key, tier: int) -> bool:
@@ -351,3 +353,8 @@ class TierStack:
         del self._pins[tier][key]
         if self.find(key) is None:
             del self._uses[key]
+
+
+def _shown(key: Key) -> str:
+    """What an error calls a block: a hash of somebody's tokens is for nobody to read."""
+    return "one by its hash" if isinstance(key, bytes) else repr(key)

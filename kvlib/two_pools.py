@@ -65,6 +65,28 @@ class TwoPools:
         self.result.recomputed_tokens += sum(each.recomputed_tokens for each in schedulers)
         self.result.unfinished = len(self._lives)
 
+    def check(self) -> None:
+        """Proves each instance's books, and that every request under way is in one place.
+
+        What senders keep is what is still to be sent, and whoever has a place waits for it.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        jobs: list[ServedRequest] = []
+        for instance in (*self.prefill, *self.decode):
+            instance.scheduler.check()
+            jobs += [*instance.scheduler.running, *instance.scheduler.waiting]
+        assert len(set(jobs)) == len(jobs), "a request is at two instances"
+        assert set(jobs) == self._lives.keys(), f"{len(jobs)} at instances, {len(self._lives)} live"
+        kept = {job for each in self.prefill for job in each.scheduler.memory.ended}
+        due = {life.computed[1] for life in self._lives.values() if life.computed is not None}
+        assert kept == due, f"{len(kept)} prompts are kept, {len(due)} are to be sent"
+        for receiver in self.decode:
+            coming, placeless = set(receiver.scheduler.memory.coming), set(receiver.placeless)
+            assert not coming & placeless, "a request has a place and waits for one"
+            assert coming | placeless <= set(receiver.scheduler.waiting), "a place for nobody"
+
     def _at(self, when: float, what: Callable[[float], None]) -> None:
         heappush(self._events, (when, next(self._order), what))
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Protocol
 
 from kvlib.request import Request
+from kvlib.sizes import whole_number
 
 
 class Job(Protocol):
@@ -43,6 +45,9 @@ class WaitingLine(Protocol):
 
     def served(self, job: Job, num_tokens: int, output: bool = False) -> None:
         """Notes work done for a job that has left the line: see `kvlib.fair_line.FairLine`."""
+
+    def check(self) -> None:
+        """Proves the line's invariants; raises `AssertionError` with the broken one's name."""
 
     def __len__(self) -> int: ...
 
@@ -99,6 +104,16 @@ class FirstComeLine:
     def served(self, job: Job, num_tokens: int, output: bool = False) -> None:
         """Does nothing: who is next does not depend on who was served."""
 
+    def check(self) -> None:
+        """Proves that everybody stands in line once.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        jobs = [*self]
+        assert len({id(job) for job in jobs}) == len(jobs), f"one of {len(jobs)} waits twice"
+        assert len(jobs) == len(self), f"{len(jobs)} stand in line, {len(self)} are counted"
+
 
 class PriorityLine(FirstComeLine):
     """The lowest `priority` first, among equals the first to arrive; a preempted one keeps both.
@@ -122,7 +137,12 @@ class PriorityLine(FirstComeLine):
         return (job for _, _, job in sorted(self._jobs))
 
     def push(self, job: Job) -> None:
-        """Takes a request, at the place that its priority and its arrival give it."""
+        """Takes a request, at the place that its priority and its arrival give it.
+
+        Raises:
+            TypeError: the priority is no whole number. Nothing changes.
+        """
+        whole_number("priority", job.request.priority, least=-inf)
         heappush(self._jobs, (job.request.priority, job.order, job))
 
     push_front = push
@@ -141,6 +161,18 @@ class PriorityLine(FirstComeLine):
         """Takes out a job that gives up; raises as `FirstComeLine.remove`."""
         del self._jobs[_place(job, (waiting for _, _, waiting in self._jobs), len(self))]
         heapify(self._jobs)
+
+    def check(self) -> None:
+        """Proves that everybody stands in line once, and that the heap is one.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        super().check()
+        places = [entry[:2] for entry in self._jobs]
+        for child in range(1, len(places)):
+            above = places[(child - 1) // 2]
+            assert above < places[child], f"{above} stands above {places[child]} in the heap"
 
 
 def _place(job: Job, jobs: Iterable[Job], num_jobs: int) -> int:

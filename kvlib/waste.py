@@ -62,8 +62,8 @@ class MemorySplit:
 
     @property
     def utilization(self) -> float:
-        """Share of the total that holds a token now."""
-        return self.used / self.total
+        """Share of the total that holds a token now; 0 of nothing."""
+        return self.used / self.total if self.total else 0.0
 
 
 def split(

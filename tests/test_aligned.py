@@ -52,6 +52,10 @@ def test_an_alignment_is_a_whole_number(alignment):
         AlignedKVCache(KVShape(1, 1, 8), 1, 4, row_alignment_bytes=alignment)
 
 
+def test_bytes_may_be_aligned_to_one():
+    assert aligned_empty((2, 3), 1, torch.uint8, "cpu").stride() == (3, 1)
+
+
 def test_growth_keeps_the_alignment():
     cache = AlignedKVCache(
         KVShape(1, 2, 3), 2, 32, row_alignment_bytes=128, initial_seq_len=1, growth=2.0

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kvlib.arena import Arena, Piece, best_fit, first_fit
+from kvlib.buddy import BuddyArena
 from kvlib.plan import OutOfBlocks, SequenceTooLong
+from kvlib.slab import SlabPool
 
 
 def test_first_fit_takes_the_lowest_hole_that_is_large_enough():
@@ -81,7 +83,8 @@ def test_the_three_losses_are_kept_apart():
 def test_best_fit_takes_the_smallest_hole_and_the_lowest_of_equals():
     holes = [Piece(0, 9), Piece(20, 4), Piece(30, 4), Piece(40, 2)]
     assert best_fit(holes, 3) == Piece(20, 4)
-    assert best_fit(holes, 5) == Piece(0, 9)
+    assert best_fit(holes, 4) == Piece(20, 4)
+    assert best_fit(holes, 5) == best_fit(holes, 9) == Piece(0, 9)
     assert best_fit(holes, 10) is None
     assert Arena(9, fit=best_fit).allocate(4) == Piece(0, 4)
 
@@ -164,6 +167,22 @@ def test_resize_moves_only_into_memory_that_is_free_beside_the_old_piece():
     assert arena.pieces == (second, Piece(6, 6))
     second = arena.resize(second, 3)
     assert (second, arena.holes) == (Piece(3, 3), (Piece(0, 3),))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Arena(9), lambda: BuddyArena(8), lambda: SlabPool(9, 3)],
+    ids=["arena", "buddy", "slab"],
+)
+def test_every_allocator_counts_in_whole_units_and_asks_for_twice_as_much(make):
+    allocator = make()
+    piece = allocator.allocate(2)
+    assert allocator.grown(piece) == 2 * piece.size
+    for size in (0, -1, 1.5, True):
+        for call in (allocator.can_allocate, lambda n: allocator.resize(piece, n)):
+            with pytest.raises((TypeError, ValueError), match="size must be"):
+                call(size)
+    assert allocator.pieces == (piece,) and allocator.asked(piece) == 2
 
 
 def test_compaction_makes_one_hole_and_keeps_the_order_and_the_contents():

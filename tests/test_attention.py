@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvlib.tensors import attention
 from kvlib.tensors.attention import causal_mask, contiguous_attention, reference_attention
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
@@ -85,6 +86,16 @@ def test_large_scores_neither_overflow_nor_turn_to_nan():
 def test_log_sum_exp_is_that_of_the_scaled_scores():
     _, lse = reference_attention(torch.zeros(1, 1, 4), torch.zeros(5, 1, 4), torch.zeros(5, 1, 4))
     assert lse.item() == pytest.approx(math.log(5))
+    keys = torch.zeros(5, 1, 4)
+    _, lse = reference_attention(torch.zeros(2, 3, 4), keys, keys)
+    assert lse.shape == (2, 3) and lse[:, 0].exp().tolist() == pytest.approx([4, 5])
+
+
+def test_a_single_query_needs_no_mask(monkeypatch):
+    """Decode would make one as long as the context in every layer and step."""
+    monkeypatch.setattr(attention, "causal_mask", None)
+    v = torch.tensor([1.0, 3.0]).reshape(1, 2, 1)
+    assert contiguous_attention(torch.zeros(1, 1, 1), torch.zeros(1, 2, 1), v).item() == 2
 
 
 @given(data=st.data())
@@ -116,11 +127,22 @@ def test_no_queries_give_no_output(context_len):
         ((1, 4, 8), (1, 4, 9), "one head_dim"),
         ((3, 4, 8), (2, 4, 8), "3 queries, 2 keys"),
         ((1, 8), (1, 8), "tokens, heads, head_dim"),
+        ((1, 8), (1, 1, 8), "tokens, heads, head_dim"),
+        ((1, 1, 8), (1, 8), "tokens, heads, head_dim"),
+        ((1, 4, 8), (1, 0, 8), "multiple of KV heads: 4 and 0"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(q, k, message):
-    with pytest.raises(ValueError, match=message):
-        reference_attention(torch.zeros(q), torch.zeros(k), torch.zeros(k))
+    q, k = torch.zeros(q), torch.zeros(k)
+    for way, keys in ((reference_attention, k), (contiguous_attention, k.transpose(0, 1))):
+        with pytest.raises(ValueError, match=message):
+            way(q, keys, keys)
+
+
+def test_keys_and_values_are_of_one_shape():
+    q, k, v = torch.zeros(1, 2, 4), torch.zeros(3, 1, 4), torch.zeros(2, 1, 4)
+    with pytest.raises(ValueError, match="k and v alike"):
+        reference_attention(q, k, v)
 
 
 def test_a_window_below_one_is_refused():
@@ -129,5 +151,6 @@ def test_a_window_below_one_is_refused():
 
 
 def test_more_queries_than_context_are_refused():
-    with pytest.raises(ValueError, match="3 queries, 2 tokens"):
-        causal_mask(3, 2)
+    for number in (3, -1):
+        with pytest.raises(ValueError, match=f"{number} queries, 2 tokens"):
+            causal_mask(number, 2)

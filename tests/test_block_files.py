@@ -27,12 +27,12 @@ def blocks(tmp_path):
 
 
 def names(blocks):
-    return sorted(path.name for path in blocks.folder.iterdir())
+    return sorted(path.name for path in blocks.folder.iterdir() if path.name != "salt")
 
 
 def test_put_get_remove(blocks):
     assert KEY not in blocks
-    with pytest.raises(KeyError, match="no block 6e616d65 among 0"):
+    with pytest.raises(KeyError, match=f"no block {blocks.name(KEY).hex()[:8]} among 0"):
         blocks.get(KEY)
     blocks.put(KEY, *block())
     k, v = blocks.get(KEY)
@@ -70,7 +70,9 @@ def test_any_byte_changed_and_it_is_lost_and_gone(blocks):
 def test_a_file_that_was_renamed_is_not_taken_for_another_block(blocks):
     blocks.put(b"a", *block())
     blocks.path(b"a").rename(blocks.path(b"b"))
-    with pytest.raises(LostBlock, match="asked for block 62, these bytes are block 61"):
+    short = {key: blocks.name(key).hex()[:8] for key in (b"a", b"b")}
+    said = f"asked for block {short[b'b']}, these bytes are block {short[b'a']}"
+    with pytest.raises(LostBlock, match=said):
         blocks.get(b"b")
 
 
@@ -188,3 +190,65 @@ def test_a_folder_that_cannot_be_is_an_error_at_once(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         BlockFiles(tmp_path / "file")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
+def test_a_pipe_in_the_place_of_a_block_is_lost_and_does_not_block(blocks):
+    os.mkfifo(blocks.path(KEY))
+    with pytest.raises(LostBlock, match="only a plain file is read"):
+        blocks.get(KEY)
+    assert names(blocks) == []
+
+
+def test_a_link_in_the_place_of_a_block_leads_to_nothing_and_only_the_link_goes(blocks, tmp_path):
+    aim = tmp_path / "aim"
+    aim.write_text("somebody's")
+    blocks.path(KEY).symlink_to(aim)
+    with pytest.raises(LostBlock):
+        blocks.get(KEY)
+    assert names(blocks) == [] and aim.read_text() == "somebody's"
+    blocks.path(KEY).symlink_to(aim)
+    blocks.put(KEY, *block(3))
+    assert aim.read_text() == "somebody's" and blocks.get(KEY)[0].unique().tolist() == [3]
+
+
+def test_a_folder_that_was_in_a_blocks_place_does_not_stop_the_next_process(blocks):
+    blocks.path(KEY).mkdir()
+    with pytest.raises(LostBlock):
+        blocks.get(KEY)
+    for left in blocks.folder.iterdir():
+        os.utime(left, (0, 0))
+    again = BlockFiles(blocks.folder)
+    again.put(KEY, *block(4))
+    assert again.get(KEY)[0].unique().tolist() == [4]
+
+
+KILLED = """
+import os, signal, sys, torch
+from kvlib.tensors import block_files
+
+def killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+blocks = block_files.BlockFiles(sys.argv[1])
+for name in ("fsync", "replace"):
+    if not (child := os.fork()):
+        setattr(block_files.os, name, killed)
+        blocks.put(b"name", torch.full((1, 1, 2, 2), 2.0), torch.zeros(1, 1, 2, 2))
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_writer_that_is_killed_leaves_the_block_that_was_there(blocks):
+    blocks.put(KEY, *block(1))
+    path = {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, blocks.folder],
+        env={**os.environ, **path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.split() == ["9", "9"], done.stderr
+    assert blocks.get(KEY)[0].unique().tolist() == [1] and len(blocks) == 1

@@ -176,7 +176,7 @@ def test_only_the_open_extension_is_settled_or_undone(close):
         step = made.extend(2) if pending else None
         theirs = twin.extend(0)
         before = lines(pool), made.block_ids, made.num_tokens
-        for wrong in (undone, settled, theirs, settled._replace()):
+        for wrong in (undone, settled, theirs, settled._replace(), None):
             with pytest.raises(ValueError, match="only the open extension"):
                 getattr(made, close)(wrong)
             assert (lines(pool), made.block_ids, made.num_tokens) == before
@@ -225,14 +225,30 @@ def test_blocks_before_the_window_go_back_and_the_null_block_stands_for_them():
     assert made.block_ids == (4 + 2, 1, 2, 3) and made.first_position == 4
     with pytest.raises(ValueError, match=r"hold positions \[4, 16\)"):
         list(made.slots(3, 5))
-    with pytest.raises(ValueError, match="positions before 4 are gone, asked to keep 3"):
-        made.truncate(3)
+    for keep in (1, 3):
+        with pytest.raises(ValueError, match=f"positions before 4 are gone, asked to keep {keep}"):
+            made.truncate(keep)
     child = made.fork()
     made.free()
     assert pool.num_held == 3
     child.truncate(0)
     assert pool.num_free == 6 and child.first_position == 0
     pool.check()
+
+
+def test_a_window_that_has_not_moved_drops_nothing():
+    pool, made = table(3, block_size=1)
+    for position in (0, -5):
+        made.drop_before(position)
+        assert made.block_ids == (0, 1, 2) and pool.num_held == 3
+
+
+def test_the_tokens_that_a_window_has_dropped_can_be_all_that_is_kept():
+    pool, made = table(13)
+    made.drop_before(7)
+    made.truncate(4)
+    assert (made.num_tokens, made.block_ids, pool.num_held) == (4, (6,), 0)
+    assert made.append(1).copies == () and pool.num_held == 1
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True])

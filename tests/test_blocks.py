@@ -125,6 +125,43 @@ def test_counts_are_whole_numbers(count):
         BlockPool(0)
 
 
+@pytest.mark.parametrize(
+    "block_ids, answer",
+    [
+        ([0], True),
+        ([2, 0], True),
+        ([], False),
+        ([0, 0], False),
+        ([0, 3], False),
+        ([0, 4], False),
+        ([-1, 0], False),
+        ([True, 0], False),
+        ([1.0], False),
+    ],
+)
+def test_blocks_that_are_held_each_once(block_ids, answer):
+    """Blocks 0 to 2 of 4 are held; then 3, too, which an index of -1 would find."""
+    pool = BlockPool(4)
+    pool.allocate(3)
+    assert pool.held_once(block_ids) is answer
+    pool.allocate(1)
+    assert pool.held_once(block_ids) is (answer or block_ids == [0, 3])
+
+
+def test_blocks_may_come_one_at_a_time():
+    pool = BlockPool(2)
+    pool.allocate(2)
+    pool.share(iter([0, 1]))
+    pool.free(iter([0, 1]))
+    assert [pool.ref_count(block) for block in range(2)] == [1, 1]
+
+
+def test_as_many_blocks_as_are_free_can_be_had_and_no_more():
+    pool = BlockPool(4)
+    pool.allocate(1)
+    assert [pool.can_allocate(n) for n in range(5)] == [True, True, True, True, False]
+
+
 class PoolMachine(RuleBasedStateMachine):
     """Random holders against a model: who holds what, and the free blocks in their order."""
 

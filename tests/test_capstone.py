@@ -1,6 +1,7 @@
 """The capstone grades: four references, a solution that beats them, and nobody who cheats."""
 
 import json
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -501,3 +502,83 @@ def test_those_that_the_best_of_the_picture_gives_up_have_long_prompts():
     assert score == scores()[1][128, 0.0, True, True]
     given_up = [len(each.prompt) for each in kept if each.finish_reason == "cancelled"]
     assert len(given_up) == 3 and min(given_up) > 250
+
+
+SAID = {**dict.fromkeys(("good", "finished", "late", "stalled", "forwarded", "steps"), 1)}
+SAID |= {"name": "x", "seconds": 2.0}
+
+
+def test_a_score_comes_from_the_other_process_as_it_was():
+    assert judge._score(json.dumps(SAID).encode(), "x.py") == Score(**SAID)
+    with pytest.raises(Refused, match=r"^no token$"):
+        judge._score(b'{"refused": "no token"}', "x.py")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pickle.dumps(Score(**SAID)),
+        b"",
+        b"\xff",
+        b"[]",
+        b"5",
+        b'"refused"',
+        b'["refused"]',
+        b"[" * 60_000,
+        json.dumps(SAID | {"more": 1}).encode(),
+        json.dumps({"name": "x"}).encode(),
+        json.dumps(SAID | {"seconds": float("nan")}).encode(),
+        json.dumps(SAID | {"good": "99"}).encode(),
+        json.dumps(SAID | {"good": None}).encode(),
+    ],
+    ids=range(13),
+)
+def test_what_is_no_score_is_refused_and_never_unpickled(said):
+    with pytest.raises(Refused, match=r"x\.py should leave it to the judge to say its score"):
+        judge._score(said, "x.py")
+
+
+FORGED = """
+import os
+from pathlib import Path
+
+class Opened:
+    def __reduce__(self):
+        return (Path.write_text, (Path({aim!r}), "opened"))
+
+def build(model, num_blocks):
+    import pickle
+    try:
+        raise KeyError
+    except KeyError as error:
+        frame = error.__traceback__.tb_frame
+    while "there" not in frame.f_locals:
+        frame = frame.f_back
+    frame.f_locals["there"].send_bytes(pickle.dumps(Opened()))
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\xff\xfe", "utf-8"),
+        (b"(" * 5000, "paren"),
+        (b" " * (2**20 + 1), "at most 1,048,576 are read"),
+    ],
+    ids=["bytes", "deep", "long"],
+)
+def test_a_file_that_is_no_engine_is_refused(tmp_path, data, said):
+    (tmp_path / "bad.py").write_bytes(data)
+    with pytest.raises(Refused, match=r"bad\.py failed") as refused:
+        judge.grade_file(tmp_path / "bad.py")
+    assert said in str(refused.value) and len(str(refused.value)) < 300
+
+
+def test_a_graded_file_cannot_make_the_judge_run_anything(tmp_path):
+    """It finds the line that its score goes through, and writes a pickle into it."""
+    aim, bad = tmp_path / "aim", tmp_path / "bad.py"
+    bad.write_text(FORGED.format(aim=str(aim)))
+    with pytest.raises(Refused, match=r"bad\.py should leave it to the judge"):
+        judge.grade_apart(bad, 60)
+    assert not aim.exists() and not active_children()

@@ -247,7 +247,7 @@ def test_a_latent_shape_has_no_keys_to_store():
 def test_no_cache_refuses_to_attend_before_a_write():
     cache = NoCache()
     cache.add("a")
-    with pytest.raises(ValueError, match="nothing was written"), cache.step({"a": [1]}) as plan:
+    with pytest.raises(ValueError, match="0 was not written"), cache.step({"a": [1]}) as plan:
         cache.attend(0, torch.ones(1, 6, 8), plan)
 
 

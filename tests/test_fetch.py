@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -112,13 +113,23 @@ def test_a_full_disk_keeps_nothing(
     class FullDisk:
         def __init__(self, **_: object) -> None: ...
 
-        def __call__(self, url: str, output_file: str, pooch: object) -> None:
-            Path(output_file).write_bytes(CSV[:20])
+        def __call__(self, url: str, output_file: BinaryIO, pooch: object) -> None:
+            output_file.write(CSV[:20])
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(pooch, "HTTPDownloader", FullDisk)
     assert fetch.main(["azure-conv"]) == 1
     assert "the disk is full" in error_line(capsys)
+    assert stays(tmp_path) == []
+
+
+@pytest.mark.usefixtures("publisher")
+def test_a_server_that_sends_without_end_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fetch, "MAX_FILE_BYTES", len(CSV) - 1)
+    assert fetch.main(["azure-conv"]) == 1
+    assert f"more than {len(CSV) - 1} bytes came" in error_line(capsys)
     assert stays(tmp_path) == []
 
 

@@ -128,8 +128,8 @@ def test_settings_out_of_range_are_refused(settings, message):
     [
         ([], 3, ValueError, "0 prompt tokens"),
         (PROMPT, 0, ValueError, "max_new_tokens 0"),
-        ([3, 97], 3, ValueError, r"token 97 is outside the vocabulary \[0, 97\)"),
-        ([-1], 3, ValueError, "token -1 is outside"),
+        ([3, 97], 3, ValueError, r"token 1 of the prompt is outside the vocabulary \[0, 97\)"),
+        ([-1], 3, ValueError, "token 0 of the prompt is outside"),
         (PROMPT, 61, ValueError, "store 65, beyond the model's context of 64"),
         (PROMPT, 29, SequenceTooLong, "store 33, beyond the cache's max_seq_len 32"),
     ],

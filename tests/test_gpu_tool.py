@@ -203,3 +203,36 @@ def test_a_cpu_run_does_not_touch_the_records_of_the_book(
 def test_a_test_that_is_left_out_by_name_exists(test: str) -> None:
     file, name = test.split("::")
     assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", "3", '{"key": "k"}', '{"key": "k", "done": []}', "[" * 100_000, "\x00\xff"],
+    ids=range(8),
+)
+def test_a_damaged_note_of_what_is_done_means_to_start_afresh(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".gpu_run.state").write_bytes(text.encode("latin-1"))
+    run = gpu_jobs.Run(ROOT, tmp_path, "cpu", "k", 1.0)
+    assert run.done == {}
+    run.done["job"] = {"state": "passed", "note": ""}
+    run.keep()
+    assert gpu_jobs.Run(ROOT, tmp_path, "cpu", "k", 1.0).done == run.done
+    assert [path.name for path in tmp_path.iterdir()] == [".gpu_run.state"]
+
+
+def test_a_full_disk_keeps_the_note_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = gpu_jobs.Run(ROOT, tmp_path, "cpu", "k", 1.0)
+    run.keep()
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    run.done["job"] = {"state": "passed", "note": ""}
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            run.keep()
+    assert gpu_jobs.Run(ROOT, tmp_path, "cpu", "k", 1.0).done == {}
+    assert [path.name for path in tmp_path.iterdir()] == [".gpu_run.state"]

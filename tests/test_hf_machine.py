@@ -1,5 +1,7 @@
 """Random forwards, failures, crops, beams and resets: kvlib's cache does as transformers' own."""
 
+from random import Random
+
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -129,3 +131,22 @@ class Hybrid(Machine):
 TestLlama = Machine.TestCase
 TestHybrid = Hybrid.TestCase
 TestLlama.settings = TestHybrid.settings = settings(max_examples=20, stateful_step_count=15)
+
+
+def test_a_row_of_pads_alone_waits_and_rows_read_as_they_would_alone():
+    model = tiny("llama")
+    model.set_attn_implementation("kvlib")
+    draw = Random(8)
+    for _ in range(2):
+        pads = [draw.randint(0, 6) for _ in range(3)] + [7]
+        ids = torch.tensor([[0] * p + [draw.randint(2, 88) for _ in range(7 - p)] for p in pads])
+        mask = torch.tensor([[0] * p + [1] * (7 - p) for p in pads])
+        cache = HFCache.paged(model, 60, 4)
+        where = (mask.cumsum(1) - 1).clamp(min=0)
+        with torch.no_grad():
+            many = model(ids, attention_mask=mask, position_ids=where, cache=cache).logits
+            for row, p in enumerate(pads[:3]):
+                alone = model(ids[row : row + 1, p:], cache=HFCache.paged(model, 60, 4)).logits
+                torch.testing.assert_close(many[row, p:], alone[0], rtol=1e-4, atol=1e-4)
+        assert [cache.groups[0].cache.length(row) for row in cache.rows] == [7 - p for p in pads]
+        cache.check()

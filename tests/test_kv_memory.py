@@ -11,6 +11,7 @@ from kvlib.plan import OutOfBlocks
 from kvlib.prefix import HashIndex
 from kvlib.radix import RadixTree
 from kvlib.request import Request
+from kvlib.retention import DropAll, RankedLRU
 from kvlib.served import ServedRequest
 
 INDEXES = pytest.mark.parametrize("index", [HashIndex, RadixTree])
@@ -73,6 +74,93 @@ def test_an_idle_block_that_is_found_is_not_counted_as_free_twice(index, num_fre
             memory.start(new, 96)
         assert (memory.num_free, memory.num_kept, memory.cached_tokens(new)) == before
         assert (new.room, new.block_ids, new.num_computed) == (0, [], 0)
+    memory.check()
+
+
+@INDEXES
+def test_room_for_fewer_tokens_than_are_found_takes_no_new_block(index):
+    memory = KVMemory(8, 16, index)
+    run_whole(memory, job(range(32)))
+    assert (memory.num_kept, memory.stranded(5)) == (32, 0)
+    again = job(range(96), order=1)
+    memory.start(again, 16)
+    assert (len(again.block_ids), again.num_cached, memory.num_free) == (2, 32, 96)
+    memory.check()
+
+
+def ranked(kind):
+    return lambda pool: kind(pool, RankedLRU())
+
+
+@INDEXES
+def test_what_is_found_and_given_back_at_once_was_used(index):
+    """It can be evicted again, and it is younger than what was not found meanwhile."""
+    memory = KVMemory(3, 1, ranked(index))
+    for token in (1, 2):
+        run_whole(memory, job([token], token, 1))
+    finder = job([1, 9], 3, 1)
+    memory.start(finder, 2)
+    memory.stop(finder)
+    memory.check()
+    memory.start(job([7, 8], 4, 1), 2)
+    left = [memory.cached_tokens(job([token, 0], 5, 1)) for token in (1, 2)]
+    assert left == [1, 0]
+
+
+@INDEXES
+def test_growth_that_is_refused_gives_up_nothing(index):
+    memory = KVMemory(4, 4, ranked(index))
+    grower = job([5] * 4, 1, 4)
+    memory.start(grower, 4)
+    run_whole(memory, job(range(8), 0, 4))
+    with pytest.raises(OutOfBlocks, match="asked for 4 blocks, 3 free of 4"):
+        memory.grow(grower, 20)
+    assert (memory.num_kept, memory.cached_tokens(job(range(9), 2, 4))) == (8, 8)
+    memory.check()
+
+
+def test_growth_within_its_room_makes_no_room():
+    """A policy that drops all to keep a margin empty is not asked where no block is needed."""
+    memory = KVMemory(4, 4, lambda pool: HashIndex(pool, DropAll(margin=0.9)))
+    grower = job([5] * 5, 1, 4)
+    memory.start(grower, 5)
+    run_whole(memory, job(range(4), 0, 4))
+    memory.grow(grower, 8)
+    assert memory.num_kept == 4
+
+
+@INDEXES
+def test_no_more_is_indexed_than_the_content_tells(index):
+    memory, each = KVMemory(4, 2, index), job([1, 2, 3, 4, 5], 0, 2)
+    memory.start(each, 8)
+    each.num_computed = 8
+    memory.index(each)
+    memory.index(each)
+    assert each.num_indexed == 2
+    memory.check()
+
+
+@INDEXES
+def test_a_request_whose_tokens_nobody_knows_comes_and_goes(index):
+    memory, each = KVMemory(4, 2, ranked(index)), job([1, 2, 3], 0, 2)
+    each.content = None
+    memory.start(each, 3)
+    each.num_computed = 3
+    memory.index(each)
+    memory.stop(each)
+    memory.check()
+    assert (memory.num_free, memory.num_kept) == (8, 0)
+
+
+def test_what_a_tree_holds_for_a_second_copy_is_counted():
+    memory = KVMemory(4, 2, RadixTree)
+    first, second = job([1, 2, 3], 0, 2), job([1, 2, 3], 1, 2)
+    for each in (first, second):
+        memory.start(each, 3)
+        each.num_computed = 3
+    memory.index(first)
+    memory.index(second)
+    assert memory.prefixes.held == (first.block_ids[0],)
     memory.check()
 
 

@@ -82,8 +82,9 @@ def test_overflow_of_one_sequence_refuses_the_whole_step(ledger):
 
 
 def test_rows_run_out_with_numbers_and_come_back(ledger):
+    assert ledger.can_add() is True
     ledger.add("c")
-    assert not ledger.can_add()
+    assert ledger.can_add() is False
     with pytest.raises(OutOfBlocks, match="asked for 1 row, 0 free of 3"):
         ledger.add("d")
     ledger.free("b")
@@ -96,7 +97,7 @@ def test_a_sequence_that_is_not_live_is_refused(ledger, call):
     ledger.free("b")
     before = state(ledger)
     arguments = {"plan": ({"a": [1], "b": [1]},), "truncate": ("b", 0), "fork": ("b", "z")}
-    with pytest.raises(KeyError, match="'b'"):
+    with pytest.raises(KeyError, match="no sequence 'b'; 1 are live"):
         getattr(ledger, call)(*arguments.get(call, ("b",)))
     assert state(ledger) == before
 
@@ -156,8 +157,10 @@ def test_padding_keeps_the_step_and_points_at_the_null_block(ledger):
     assert padded.query_start == (0, 1, 2, 2)
     assert padded.context_lens == (3, 2, 0)
     assert padded.block_table == ((0,), (1,), (9,))
-    with pytest.raises(ValueError, match="only grows"):
-        step.pad(num_tokens=1, num_seqs=3, null_block_id=9)
+    for smaller in ((1, 3), (4, 1)):
+        with pytest.raises(ValueError, match="only grows"):
+            step.pad(*smaller, null_block_id=9)
+    assert step.pad(2, 2, 9) == step
     ledger.commit(padded)
     assert (ledger.length("a"), ledger.length("b")) == (3, 2)
 
@@ -179,9 +182,48 @@ def test_a_token_is_copied_fewer_than_growth_over_growth_minus_one_times(first, 
         assert copied < stored * growth / (growth - 1)
 
 
+def test_a_plan_from_before_a_growth_can_only_be_aborted():
+    """Its slots mean other places now; what was planned after the growth goes on."""
+    ledger = ContiguousLedger(num_seqs=2, max_seq_len=8, initial_seq_len=2)
+    ledger.add("a")
+    ledger.add("b")
+    old = ledger.plan({"a": [1]})
+    new = ledger.plan({"b": [1] * 3})
+    assert ledger.row_len == 4 and ledger.open_plan_ids == {old.plan_id, new.plan_id}
+    for call in (ledger.commit, ledger.require_open):
+        with pytest.raises(ValueError, match="older than the last growth"):
+            call(old)
+    ledger.check()
+    ledger.abort(old)
+    ledger.commit(new)
+    assert (ledger.length("a"), ledger.length("b")) == (0, 3)
+    assert not ledger.open_plan_ids and not ledger._open._outgrown
+
+
 def test_a_factor_of_any_size_stops_at_the_maximum():
     assert grown_len(4, 5, 9, 1e308) == 9
     assert grown_len(10, 11, 99, 1.0001) == 11
+
+
+def test_a_step_of_nobody_is_padded_with_one_block_a_sequence(ledger):
+    padded = ledger.plan({}).pad(num_tokens=1, num_seqs=2, null_block_id=9)
+    assert padded.block_table == ((9,), (9,))
+    assert (padded.slot_mapping, padded.query_start) == ((36,), (0, 0, 0))
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5, -2.0, float("inf"), float("nan")])
+def test_a_factor_by_which_nothing_grows_is_refused(factor):
+    with pytest.raises(ValueError, match="growth must be a finite factor above 1"):
+        ContiguousLedger(1, 4, 2, factor)
+
+
+def test_rows_start_at_most_as_long_as_they_may_become():
+    assert ContiguousLedger(1, 4, 4).row_len == 4
+    with pytest.raises(ValueError, match="initial_seq_len 5 > max_seq_len 4"):
+        ContiguousLedger(1, 4, 5)
+    for sizes, name in (((4, 0), "initial"), ((4, 1.5), "initial"), ((4.5, 1), "max")):
+        with pytest.raises((TypeError, ValueError), match=f"{name}_seq_len must be"):
+            ContiguousLedger(1, *sizes)
 
 
 class LedgerMachine(RuleBasedStateMachine):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlib.engine_logs import LogError
-from kvlib.log_timeline import STATES, Sample, one_request_share, read
+from kvlib.log_timeline import MOST_NAMES, OTHERS, STATES, Sample, one_request_share, read
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = json.loads((files("kvlib") / "data" / "engine_logs.json").read_text(encoding="utf-8"))
@@ -250,3 +250,45 @@ def test_the_samples_are_what_the_script_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(sample_logs, "TARGET", tmp_path / "logs.json")
     sample_logs.main()
     assert json.loads((tmp_path / "logs.json").read_text(encoding="utf-8")) == KEPT
+
+
+def test_names_that_never_end_are_counted_in_bounded_memory():
+    line = "Decode batch, #running-req: 5, #token: 19, token usage: 0.24, #queue-req: 0"
+    log = read(f"{line}, n{i}: 1" for i in range(1000))
+    assert len(log.unread) == MOST_NAMES + 1 and log.unread.total() == 1000
+    assert log.unread[OTHERS] == 1000 - MOST_NAMES and log.unread["n0"] == 1
+
+
+class Endless:
+    """A file whose second line has no end that anybody lives to see."""
+
+    def __init__(self, num_bytes):
+        self.lines, self.left, self.asked = [load() + "\n"], num_bytes, []
+
+    def __iter__(self):
+        raise AssertionError("read line by line, the second one fills the memory")
+
+    def readline(self, most):
+        self.asked.append(most)
+        if self.lines:
+            return self.lines.pop()
+        part = min(most, self.left)
+        self.left -= part
+        return "x" * part
+
+
+def test_a_line_without_end_is_read_in_pieces():
+    file = Endless(5_000_000)
+    log = read(file)
+    assert (log.kinds["load"], log.unknown) == (1, 1)
+    assert file.left == 0 and set(file.asked) == {4096}
+
+
+def test_a_file_reads_as_its_lines_do(tmp_path):
+    lines = [load(0.2), "", "x" * 10_000 + load(0.9), load(0.4) + ", z: " + "y" * 5000, "last"]
+    path = tmp_path / "log"
+    path.write_text("\n".join(lines))
+    with path.open() as file:
+        from_file = read(file)
+    assert from_file == read(lines)
+    assert (from_file.blank, from_file.unknown, len(from_file.samples)) == (1, 2, 2)

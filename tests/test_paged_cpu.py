@@ -1,5 +1,6 @@
 """The CPU kernel: right for every size and layout, compiled once, and missed without a crash."""
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -186,10 +187,21 @@ def test_loading_the_kernel_leaves_subnormal_numbers_alone(head_dim):
     assert ran.stdout.split() == ["True"]
 
 
-def test_sizes_beyond_the_general_loops_are_refused():
-    q, keys, values, table, _ = setting([3], (1, 1), 600, 16)
-    with pytest.raises(ValueError, match="head_dim to 512"):
-        paged_cpu.attend_rows(q, keys, values, table, rows_for([3]))
+@pytest.mark.parametrize("heads, head_dim", [((71, 1), 64), ((130, 2), 24), ((2, 1), 600)])
+def test_no_number_of_queries_that_share_a_key_is_too_large(heads, head_dim):
+    """A published multi-query model has 71."""
+    check([1, 17, 40], heads, head_dim, 16)
+
+
+@pytest.mark.parametrize(
+    "shape, message",
+    [((3, 5, 64), "5 and 2"), ((3, 1, 64), "1 and 2"), ((3, 4, 80), "head_dim of q")],
+)
+def test_a_query_that_the_keys_do_not_fit_is_refused(shape, message):
+    """The kernel would leave heads unwritten, or read behind the keys."""
+    blocks, table = torch.zeros(4, 2, 4, 64), torch.zeros(3, 1, dtype=torch.int32)
+    with pytest.raises(ValueError, match=message):
+        paged_cpu.attend_rows(torch.zeros(shape), blocks, blocks, table, rows_for([1, 2, 3]))
 
 
 @pytest.fixture
@@ -237,6 +249,30 @@ def test_a_compiler_that_fails_leaves_nothing_behind(fresh, tmp_path, monkeypatc
     with pytest.raises(build.NoCompiler, match=r"cannot compile broken\.cpp: .*broken\.cpp:1"):
         build.library(source)
     assert not list((fresh / "kernels").iterdir())
+
+
+def no_room(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("fault", ["a full disk", "no folder", "a damaged file"])
+def test_what_cannot_be_kept_is_done_without(fresh, monkeypatch, fault):
+    """The cache comes, attends by chunks, and its warning says what to do."""
+    if fault == "a full disk":
+        monkeypatch.setattr(build.tempfile, "TemporaryDirectory", no_room)
+    elif fault == "no folder":
+        (fresh / "kernels").write_text("in the way")
+    else:
+        monkeypatch.setattr(build, "_compile", lambda cxx, source, flags, target: damaged(target))
+    with pytest.warns(UserWarning, match="by chunks, .* Make room there, delete paged_cpu-"):
+        assert PagedKVCache(KVShape(1, 1, 8), 2).way == "chunked"
+    with pytest.raises(build.NoCompiler, match="let KVLIB_CACHE name another folder"):
+        PagedKVCache(KVShape(1, 1, 8), 2, way="cpu")
+
+
+def damaged(target):
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes(b"\x7fELF")
 
 
 def test_without_openmp_it_is_compiled_for_one_thread(fresh, monkeypatch):

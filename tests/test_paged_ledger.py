@@ -67,8 +67,35 @@ def test_a_number_of_new_tokens_is_a_whole_number_of_at_least_none(ledger, count
     with pytest.raises((TypeError, ValueError), match="new tokens of sequence 'b' must be"):
         ledger.can_plan({"a": 6, "b": count})
     assert state(ledger) == before
-    with pytest.raises(KeyError, match="'z'"):
+    with pytest.raises(KeyError, match="no sequence 'z'; 2 are live"):
         ledger.can_plan({"z": 1})
+
+
+def test_a_step_may_take_the_last_free_block_and_no_token_takes_none(ledger):
+    assert ledger.can_add()
+    assert ledger.can_plan({"b": 3, "a": 5}) and not ledger.can_plan({"b": 3, "a": 6})
+    ledger.commit(ledger.plan({"b": [1] * 3, "a": [1] * 5}))
+    assert ledger.num_free == 0 and ledger.can_plan({"a": 0})
+    assert ledger.fork("a", "c") == []
+
+
+def test_who_takes_part_without_a_token_leaves_no_block_to_others(ledger):
+    """Then "c" would write into the block that "a" still reads."""
+    ledger.fork("a", "c")
+    step = ledger.plan({"a": [], "c": [9]})
+    assert step.copies == (BlockCopy(1, 3, 1),)
+    ledger.commit(step)
+    assert (ledger.table("a"), ledger.table("c")) == ((0, 1), (0, 3))
+
+
+def test_behind_a_window_of_two_in_blocks_of_one_nobody_goes_back_to_one_token():
+    ledger = PagedLedger(num_blocks=4, block_size=1, window=2)
+    ledger.add("a")
+    for _ in range(3):
+        ledger.commit(ledger.plan({"a": [0]}))
+    with pytest.raises(ValueError, match="go back to 1 tokens a window of 2 needs position 0"):
+        ledger.truncate("a", 1)
+    assert ledger.length("a") == 3
 
 
 def pool_state(ledger):

@@ -70,6 +70,13 @@ def test_on_a_card_it_meets_the_reference(case):
     triton_cases.check(*case, torch.device("cuda"))
 
 
+def test_on_a_card_what_is_none_shows_in_its_own_row_alone():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device on this machine")
+    for splits in (1, 2):
+        triton_cases.check_broken(splits, torch.device("cuda"))
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

@@ -133,7 +133,7 @@ def machine(kind, block_size):
             }
             assert len(self.index) == len(self.known)
             if kind[0] is HashIndex:
-                assert not self.index.held
+                assert self.index.held == ()
 
         @invariant()
         def no_child_outlives_its_parent(self):
@@ -275,6 +275,17 @@ def test_a_preempted_sequence_finds_its_own_blocks(index):
     Sequence(pool, known, range(600), 256).stop()
     again = Sequence(pool, known, range(600), 256)
     assert (again.cached, len(again.blocks)) == (512, 3)
+
+
+@both
+def test_a_block_is_not_two_blocks_of_one_text(index):
+    """Though somebody holds it: its second content would be found where the first one is."""
+    pool, known = made((index, "pool"), 6)
+    (block,) = pool.allocate(1)
+    with pytest.raises(ValueError, match=rf"a block is named twice among \[{block}, {block}\]"):
+        known.insert(TokenContent([1, 2], 1), [block, block])
+    assert len(known) == 0
+    known.check()
 
 
 @both

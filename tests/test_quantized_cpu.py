@@ -140,7 +140,7 @@ def test_a_row_that_sees_positions_without_a_block_is_refused(change, head_dim):
         (lambda a: a | {"values": a["values"].float()}, "values are contiguous uint8"),
         (lambda a: a | {"formats": (VALUES8, VALUES8)}, "keys are contiguous uint8"),
         (lambda a: a | {"rows": a["rows"].long()}, "are int32"),
-        (lambda a: a | {"q": a["q"][:, :3]}, "whole queries a KV head"),
+        (lambda a: a | {"q": a["q"][:, :3]}, "query heads must be a multiple of KV heads: 3 and 2"),
     ],
 )
 def test_what_the_kernel_does_not_take_is_refused(change, message):

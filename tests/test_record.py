@@ -1,10 +1,13 @@
 """A record reads back as it was written, and its lists of numbers stand on one line each."""
 
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 import torch
+
+from kvlib import files
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -28,12 +31,32 @@ def test_a_record_is_compact_and_loses_nothing(monkeypatch, tmp_path):
     assert '"[\\n 1,\\n 2\\n]"' in text
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_number_that_is_none_stays_as_it_was(bad, monkeypatch, tmp_path):
+@pytest.fixture
+def record(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(ROOT / "measure")
-    import record
-
     monkeypatch.setenv("KVLIB_RECORDS", str(tmp_path))
     monkeypatch.setenv("KVLIB_COMMIT", "abc")
-    path = record.write("made", [1.5, bad], [], torch.device("cpu"))
-    assert str(json.loads(path.read_text(encoding="utf-8"))["data"]) == str([1.5, bad])
+    return importlib.import_module("record")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_none_is_refused_and_nothing_is_left(bad, record, tmp_path):
+    """JSON has no such number; what a browser reads would be no record at all."""
+    for data in (bad, [1.5, bad], {"a": {"b": [bad]}}):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            record.write("made", data, [], torch.device("cpu"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_a_full_disk_leaves_the_record_that_was_there(failing, record, monkeypatch, tmp_path):
+    path = record.write("made", [1], [], torch.device("cpu"))
+    before = path.read_text()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, failing, full)
+    with pytest.raises(OSError, match="No space left"):
+        record.write("made", [2], [], torch.device("cpu"))
+    assert path.read_text() == before and list(tmp_path.iterdir()) == [path]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvlib.admission import AdmitReserved
 from kvlib.content import TokenContent
 from kvlib.kv_memory import KVMemory
 from kvlib.plan import SequenceTooLong
@@ -156,6 +157,19 @@ LENGTHS = {"prompt_tokens": 4, "output_tokens": 4}
 def test_a_configuration_that_cannot_work_is_refused(options, error, message):
     with pytest.raises(error, match=message):
         scheduler(**options)
+
+
+def test_all_of_memory_can_be_reserved_and_all_of_a_step_be_one_prompt():
+    served = scheduler(8, admission=AdmitReserved())
+    job = served.add(Request(0, None, 4, 99))
+    assert one_step(served) == [(0, 4)] and job.room == 8
+    served = scheduler(limits=StepLimits(max_tokens=7, chunked_prefill=False))
+    served.add(Request(0, None, 7, 1))
+    assert one_step(served) == [(0, 7)]
+
+
+def test_what_a_step_may_hold_if_nobody_says():
+    assert StepLimits() == StepLimits(8192, 256, chunked_prefill=True, prefill_first=False)
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_running"])

@@ -36,6 +36,7 @@ def test_more_than_a_chunk_is_refused_for_ever_with_everything_free():
 def test_the_remainder_is_free_and_always_external_fragmentation():
     pool = SlabPool(999, 100)
     assert (pool.num_chunks, pool.num_free) == (9, 999)
+    assert [pool.piece_size(n) for n in (1, 100)] == [100, 100]
     assert pool.holes[-1] == Piece(900, 99)
     for next_size in (1, 99, 100):
         assert pool.split(next_size).external_fragmentation == 99

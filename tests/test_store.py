@@ -153,6 +153,57 @@ def test_a_copy_from_or_to_what_is_not_there_is_refused(src, dst, n):
         s.copy_block(src, dst, n)
 
 
+@pytest.mark.parametrize(
+    "q, said",
+    [
+        (torch.ones(2, 4, 4), r"q must be \[2, Hq, 3\] torch.float32 on cpu, got \(2, 4, 4\)"),
+        (torch.ones(3, 4, 3), "q must be"),
+        (torch.ones(2, 3), "q must be"),
+        (torch.ones(2, 4, 3, 1), "q must be"),
+        (torch.ones(2, 4, 3, dtype=torch.float16), "q must be"),
+        (torch.ones(2, 4, 3, device="meta"), "q must be"),
+        (torch.ones(2, 3, 3), "multiple of KV heads: 3 and 2"),
+        (torch.ones(2, 1, 3), "multiple of KV heads: 1 and 2"),
+        (torch.ones(2, 0, 3), "multiple of KV heads: 0 and 2"),
+    ],
+)
+def test_queries_that_do_not_fit_are_refused(q, said):
+    with pytest.raises(ValueError, match=said):
+        store().require_queries(q, 2)
+
+
+def test_queries_of_whole_groups_are_taken_and_no_token_is_none():
+    for num_tokens, heads in ((2, 2), (2, 6), (0, 4)):
+        store().require_queries(torch.ones(num_tokens, heads, 3), num_tokens)
+    assert store().view(0, 0, 0)[0].shape == (2, 0, 3)
+    for layer in (-1, 2):
+        with pytest.raises(ValueError, match="layers are 0 to 1"):
+            store().view(layer, 0, 1)
+
+
+def across(s):
+    s.keys, s.values = (torch.ones(2, 3, 2, 3, 4).transpose(3, 4) for _ in range(2))
+
+
+@pytest.mark.parametrize(
+    "spoil, named",
+    [
+        (lambda s: setattr(s, "values", store(num_blocks=2).values), "keys are"),
+        (lambda s: setattr(s, "values", s.values.half()), "keys are"),
+        (lambda s: setattr(s, "block_size", 5), "4 slots in a block of 5"),
+        (across, "a row of D numbers is no run"),
+        (lambda s: setattr(s, "values", s.keys), "keys and values share their bytes"),
+    ],
+)
+def test_a_check_names_what_is_broken(spoil, named):
+    s = store()
+    s.check()
+    store("meta").check()
+    spoil(s)
+    with pytest.raises(AssertionError, match=named):
+        s.check()
+
+
 def test_checking_slots_never_makes_the_host_wait():
     """On the meta device anything that waits for a value raises."""
     s = store("meta")

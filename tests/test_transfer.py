@@ -95,6 +95,22 @@ def test_a_range_of_three_percent_is_not_stepped_over():
     assert faster_read(host(1), 1, compute_s, max_tokens=5000) == [range(1000, 1030)]
 
 
+@pytest.mark.parametrize("first, found", [(131_072, 131_072), (131_073, None)])
+def test_the_longest_prefix_that_is_asked_about_is_131072_tokens(first, found):
+    def compute_s(new, cached):
+        return 1.0 if not cached and new > first else 0.0
+
+    assert break_even_tokens(host(1), 1, compute_s) == found
+    ranges = [range(found, found + 1)] if found else []
+    assert faster_read(host(1), 1, compute_s) == ranges
+
+
+@pytest.mark.parametrize("wrong", [(0, 0), (1, -1), (1.0, 0), (1, 1.0)])
+def test_a_step_of_no_tokens_or_behind_fewer_than_none_is_refused(wrong):
+    with pytest.raises((TypeError, ValueError), match="_tokens must be"):
+        PREFILL(*wrong)
+
+
 def test_on_both_sides_of_it_the_faster_way_is_the_one_it_names():
     for gb_s in (6, 25, 64):
         tier = host(gb_s)

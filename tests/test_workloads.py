@@ -344,7 +344,7 @@ AZURE = "arrival_ms,context_tokens,generated_tokens\n"
         ("[0,512,1,[[0,2]]]\n", 1, "512 prompt tokens have 1 block ids, got 2"),
         ("[0,1,1,[[0,2],[9,-1]]]\n", 1, "-1 is no whole number"),
         ("[0,512000000000,1,[[0,1000000000]]]\n", 1, "block ids in the file: more than 5,000,000"),
-        ("[" * 60_000, 1, "recursion"),
+        ("[" * 60_000, 1, "nested too deeply"),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])

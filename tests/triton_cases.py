@@ -47,6 +47,19 @@ def check(heads, head_dim, block_size, dtype, splits, window, device):
         torch.testing.assert_close(lse[s].double(), expected_lse[0], rtol=1e-3, atol=1e-3)
 
 
+def check_broken(splits, device):
+    """A query that is none gives none, for itself alone; one that sees nothing gives zeros."""
+    blocks = torch.ones(3, 1, 16, 32, device=device)
+    table = torch.tensor([[0, 1], [2, 0], [0, 0]], dtype=torch.int32, device=device)
+    rows = torch.tensor([[0, 1, 2], [0] * 3, [32, 16, 0]], dtype=torch.int32, device=device)
+    q = torch.ones(3, 2, 32, device=device)
+    q[0] = torch.nan
+    out, lse = attend_rows(q, blocks, blocks, table, rows, splits)
+    assert out[0].isnan().all() and lse[0].isnan().all()
+    assert (out[1] == 1).all() and lse[1].isfinite().all()
+    assert not out[2].any() and (lse[2] == -torch.inf).all()
+
+
 def cases():
     """Every head size and block size in float32, two of them in half precision, then the rest."""
     sizes = ((32, 8), (64, 16), (80, 32), (96, 64), (128, 16), (256, 256))
@@ -66,4 +79,6 @@ if __name__ == "__main__":
     todo = list(cases())
     for case in todo:
         check(*case, torch.device(sys.argv[1]))
+    for splits in (1, 2):
+        check_broken(splits, torch.device(sys.argv[1]))
     print(len(todo), "cases")

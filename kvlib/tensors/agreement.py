@@ -24,7 +24,8 @@ def plan_together(
     """Plans a step on every rank or on none.
 
     The ranks compare lengths and tokens, so that a rank that chose another token is found before
-    its keys are mixed with the others'. Names of sequences may differ from rank to rank.
+    its keys are mixed with the others'. They do so by a hash under the group's salt, which tells
+    nobody what was said. Names of sequences may differ from rank to rank.
 
     Raises:
         RanksDisagree: another step, or a rank refused it alone. Every rank takes its plan back.
@@ -35,7 +36,7 @@ def plan_together(
     try:
         made = plan(new)
         step = [(length(seq_id), list(tokens)) for seq_id, tokens in new.items()]
-        digest = sha256(repr(step).encode()).hexdigest()[:16]
+        digest = sha256(ranks.salt + repr(step).encode()).hexdigest()[:16]
         said = f"{sum(len(t) for _, t in step)} new tokens of {len(step)} sequences, {digest}"
     except Exception as error:
         refusal, said = error, f"{type(error).__name__}: {error}"

@@ -10,18 +10,23 @@ from pathlib import Path
 
 from torch import Tensor
 
-from kvlib.tensors.block_bytes import LostBlock, pack, unpack
+from kvlib.files import open_file
+from kvlib.tensors.block_bytes import MAX_PACKED_BYTES, LostBlock, pack, unpack
+from kvlib.tensors.block_names import folder_salt, salted
 
 _ABANDONED_S = 3600.0
 
 
 class BlockFiles:
-    """Keeps each block in a file of its own, named after its key.
+    """Keeps each block in a file of its own, whose name tells nobody which text it is of.
 
     A file appears whole: it is written under another name, forced to the disk and renamed. Several
     processes may share a folder; equal keys mean equal blocks, so it does not matter who wrote
     last. Every read checks the SHA-256 over the whole file, header included, before it parses a
     byte. What fails is removed and reported as lost.
+
+    A name is the key under a salt that lies in the folder, so that a list of names says nothing.
+    Files are for their owner alone: whoever may read one may read what was said.
 
     The checksum finds damage. Against somebody who may write into the folder it does not help, for
     they can compute it too.
@@ -31,7 +36,8 @@ class BlockFiles:
             more than an hour is removed.
 
     Raises:
-        OSError: the folder cannot be made.
+        OSError: the folder cannot be made, or not written into.
+        ValueError: its salt is damaged.
 
     Example:
         >>> import torch
@@ -45,11 +51,12 @@ class BlockFiles:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(0o700, parents=True, exist_ok=True)
         for path in self.folder.glob("*.part"):
-            with suppress(FileNotFoundError):  # another process has just finished it
+            with suppress(OSError):  # another process has just finished it, or it is a folder
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
                     path.unlink()
+        self._salt = folder_salt(self.folder)
 
     def __len__(self) -> int:
         """Blocks that are there."""
@@ -57,11 +64,18 @@ class BlockFiles:
 
     def __contains__(self, key: bytes) -> bool:
         """Answers whether there is a file; whether it is sound, only `get` knows."""
-        return self.path(key).exists()
+        try:
+            return self.path(key).exists()
+        except OSError:  # a disk that does not answer
+            return False
 
     def path(self, key: bytes) -> Path:
         """Returns where a block is, or would be."""
-        return self.folder / f"{key.hex()}.safetensors"
+        return self.folder / f"{self.name(key).hex()}.safetensors"
+
+    def name(self, key: bytes) -> bytes:
+        """Returns what a block is called in this folder, and in its file."""
+        return salted(self._salt, key)
 
     def put(self, key: bytes, k: Tensor, v: Tensor) -> None:
         """Writes a block; see `BlockBytes.put`.
@@ -71,7 +85,7 @@ class BlockFiles:
             OSError: the disk is full, or the folder cannot be written into. No file is left, and
                 a block that was there before is there still.
         """
-        data, path = pack(key, k, v), self.path(key)
+        data, path = pack(self.name(key), k, v), self.path(key)
         part = None
         try:
             handle, part = tempfile.mkstemp(dir=self.folder, suffix=".part")
@@ -98,47 +112,60 @@ class BlockFiles:
 
         Raises:
             KeyError: there is no such file.
-            LostBlock: a byte of it is wrong or missing, or it cannot be read. The file is gone.
+            LostBlock: a byte of it is wrong or missing, it has more than a block can have, or it is
+                no plain file, or cannot be read. The file is gone.
         """
-        path = self.path(key)
+        name, path = self.name(key), self.path(key)
+        short = name.hex()[:8]
         try:
-            file = path.open("rb")
+            file = open_file(path)
         except FileNotFoundError:
-            raise KeyError(f"no block {key.hex()[:8]} among {len(self)} in {self.folder}") from None
+            raise KeyError(f"no block {short} among {len(self)} in {self.folder}") from None
         except OSError as error:
             with suppress(OSError):
                 self._discard(path, path.stat())
-            raise LostBlock(f"block {key.hex()[:8]} cannot be opened: {error}") from error
+            raise LostBlock(f"block {short} cannot be opened: {error}") from error
         with file:
             try:
-                return unpack(key, file.read())
+                size = os.fstat(file.fileno()).st_size
+                if size > MAX_PACKED_BYTES:
+                    raise LostBlock(
+                        f"a block has at most {MAX_PACKED_BYTES:,} bytes: the file of"
+                        f" {short} has {size:,}"
+                    )
+                return unpack(name, file.read(size))
             except LostBlock:
                 self._discard(path, os.fstat(file.fileno()))
                 raise
             except OSError as error:
                 self._discard(path, os.fstat(file.fileno()))
-                raise LostBlock(f"block {key.hex()[:8]} cannot be read: {error}") from error
+                raise LostBlock(f"block {short} cannot be read: {error}") from error
 
     def remove(self, key: bytes) -> None:
         """Deletes a block's file, if there is one."""
         self.path(key).unlink(missing_ok=True)
 
     def _discard(self, path: Path, bad: os.stat_result) -> None:
-        """Removes the file that was read, and not a sound one that has taken its place since."""
+        """Removes the file that was read, and not a sound one that has taken its place since.
+
+        Where nobody may remove it, it stays, and is refused again when it is read again.
+        """
         aside = path.with_suffix(f".{os.getpid()}.part")
-        try:
+        with suppress(OSError):
             os.rename(path, aside)
-        except FileNotFoundError:
-            return
-        if os.path.samestat(aside.stat(), bad):
-            aside.unlink()
-        else:
-            os.replace(aside, path)
+            if os.path.samestat(aside.stat(), bad):
+                aside.unlink()
+            else:
+                os.replace(aside, path)
 
     def _keep_name(self) -> None:
-        """Forces the new name to the disk: without it a crash may leave the old one."""
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        """Forces the new name to the disk: without it a crash may leave the old one.
+
+        If it cannot be, the block is there all the same, and verified when it is read.
+        """
+        with suppress(OSError):
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)

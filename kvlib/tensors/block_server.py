@@ -3,9 +3,10 @@
 The server stores bytes and never looks into them. Whoever reads a block verifies it with the
 checksum that its writer packed in, so damage on either way or in the server's memory is found.
 
-There is no password, and a checksum finds damage, not lies: who can reach the server can ask for
-any key, and put what they like under a key that is free. It is for a network whose machines trust
-each other. Nothing that comes in is unpickled.
+A key here is a name without a meaning: `RemoteBlocks` salts what it asks for. But there is no
+password, and a checksum finds damage, not lies: who can reach the server and has seen a name can
+ask for it, or put what they like under it while it is free. It is for a network whose machines
+trust each other. Nothing that comes in is unpickled.
 """
 
 from __future__ import annotations
@@ -71,6 +72,17 @@ class BlockServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def check(self) -> None:
+        """Proves that bytes are counted as they are kept, and are no more than there is room for.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        with self._lock:
+            kept = sum(len(key) + len(data) for key, data in self._blocks.items())
+            assert self.nbytes == kept, f"{self.nbytes} bytes counted, {kept} kept"
+            assert kept <= self.capacity_bytes, f"{kept} bytes kept, {self.capacity_bytes} at most"
 
     def close(self) -> None:
         """Stops, and hangs up on everybody: to its clients the server is gone."""

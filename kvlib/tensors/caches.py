@@ -11,6 +11,7 @@ from kvlib.ledger import ContiguousLedger
 from kvlib.paged_ledger import PagedLedger
 from kvlib.plan import BlockCopy, SeqId
 from kvlib.sizes import KVShape
+from kvlib.tensors.overwrites import Overwrites
 from kvlib.tensors.step import CacheBase, DevicePlan
 from kvlib.tensors.store import KVStore
 
@@ -100,8 +101,19 @@ class LedgerCache(CacheBase):
         self.ledger.abort(plan.host)
 
     def check(self) -> None:
-        """Proves the ledger's invariants."""
+        """Proves the invariants of the ledger and of the store."""
         self.ledger.check()
+        self.store.check()
+
+    def _check_rows(self) -> None:
+        """The store has a row for each of the ledger's, as long."""
+        shape = (self.ledger.num_seqs, self.ledger.row_len)
+        assert (self.store.keys.shape[1], self.store.keys.shape[3]) == shape, "store is not ledger"
+
+    def _check_noted(self, noted: Mapping[int, object]) -> None:
+        """What is noted of steps is of open ones only."""
+        over = noted.keys() - self.ledger.open_plan_ids
+        assert not over, f"noted of {len(over)} steps that are over"
 
 
 class SlotCache(LedgerCache):
@@ -115,12 +127,29 @@ class SlotCache(LedgerCache):
         self.ledger.truncate(seq_id, num_tokens)
 
     def fork(self, parent: SeqId, child: SeqId) -> None:
-        """Gives `child` the parent's tokens; raises as the ledger's `fork`."""
-        self._copy(self.ledger.fork(parent, child))
+        """Gives `child` the parent's tokens; raises as the ledger's `fork`.
+
+        If a copy fails, nothing has changed.
+        """
+        copies = self.ledger.fork(parent, child)
+        try:
+            self._copy(copies)
+        except BaseException:
+            self.ledger.free(child)
+            raise
 
     def reorder(self, sources: Mapping[SeqId, SeqId]) -> None:
-        """Lets each sequence continue another's tokens; raises as the ledger's `reorder`."""
-        self._copy(self.ledger.reorder(sources))
+        """Lets each sequence continue another's tokens; raises as the ledger's `reorder`.
+
+        If a copy fails, nothing has changed: what is written over is kept until the end.
+        """
+        copies = self.ledger.reorder_copies(sources)
+        with Overwrites() as over:
+            for _, dst, num_tokens in copies:
+                for side in (self.store.keys, self.store.values):
+                    over.keep(side, (slice(None), dst, slice(None), slice(num_tokens)))
+            self._copy(copies)
+            self.ledger.reorder(sources)
 
     def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
         """Stores one layer's new keys and values, each [T, Hkv, D].
@@ -234,8 +263,12 @@ class ContiguousKVCache(SlotCache):
 
         Returns:
             [T, Hq, D].
+
+        Raises:
+            ValueError: the plan is closed, there is no such layer, or as `KVStore.require_queries`.
         """
         self.ledger.require_open(plan.host)
+        self.store.require_queries(q, plan.host.num_tokens)
         if layer == 0:
             self._count_pairs(plan.host)
         rows_and_lengths = zip(plan.host.block_table, plan.host.context_lens, strict=True)
@@ -245,8 +278,7 @@ class ContiguousKVCache(SlotCache):
     def check(self) -> None:
         """Proves the ledger's invariants and that the store has its shape."""
         super().check()
-        shape = (self.ledger.num_seqs, self.ledger.row_len)
-        assert (self.store.keys.shape[1], self.store.keys.shape[3]) == shape, "store is not ledger"
+        self._check_rows()
 
 
 class AlignedKVCache(ContiguousKVCache):

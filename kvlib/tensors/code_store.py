@@ -96,6 +96,21 @@ class CodeStore:
         data = self.sides[side][layers][..., list(blocks), :, :]
         return decode(data, self.formats[side], self.head_dim, self.block_size, self.dtype)
 
+    def check(self) -> None:
+        """Proves that each side has a place for every block, of the bytes that its format takes.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        for name, side, precision in zip("kv", self.sides, self.formats, strict=True):
+            needed = precision.layout(self.head_dim, self.block_size).block_bytes
+            assert side.dtype == torch.uint8, f"codes of {name} are {side.dtype}, and no bytes"
+            assert side.shape[3] == needed, f"{name}: {side.shape[3]} bytes a block, not {needed}"
+        k, v = self.sides
+        assert k.shape[:3] == v.shape[:3], f"{tuple(k.shape)} codes of k, {tuple(v.shape)} of v"
+        places = {side.untyped_storage().data_ptr() for side in self.sides}
+        assert len(places) == 2 or k.is_meta, "codes of keys and values share their bytes"
+
     def refuse(self, k: Tensor, v: Tensor, num_tokens: int) -> None:
         """Refuses keys and values that no block could take.
 
@@ -113,7 +128,8 @@ class CodeStore:
             if not new.numel():
                 continue
             # Not `largest > limit`, which NaN would pass.
-            fits = new.abs().amax() <= precision.largest
+            # And in float64: a narrower type would round the limit, perhaps up.
+            fits = new.abs().amax().double() <= precision.largest
             if new.device.type != "cpu":
                 torch._assert_async(fits)
             elif not fits:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvlib.precision import SCALE_BYTES, Precision
+from kvlib.precision import LARGEST_FLOAT16, SCALE_BYTES, Precision
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
@@ -191,7 +191,21 @@ def decode(
         group = precision.group_size or head_dim
         scale, low = (each.unflatten(-1, (block_size, -1)) for each in (scale, low))
         scale, low = (each.repeat_interleave(group, -1) for each in (scale, low))
-    return (low + scale * codes).to(dtype)
+    return narrowed(low + scale * codes, dtype)
+
+
+def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns what was read back in another type; beyond its largest number is its largest.
+
+    A scale is rounded up, so the last code of large numbers may stand for more than float16 has.
+
+    Example:
+        >>> narrowed(torch.tensor([-65536.0, 3.0]), torch.float16).tolist()
+        [-65504.0, 3.0]
+    """
+    if dtype == torch.float16:
+        x = x.clamp(-LARGEST_FLOAT16, LARGEST_FLOAT16)
+    return x.to(dtype)
 
 
 def _unpacked(data: Tensor, precision: Precision, head_dim: int, block_size: int) -> Tensor:

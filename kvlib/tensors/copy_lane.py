@@ -86,7 +86,7 @@ class CopyLane:
         self.device, self.gb_s = torch.device(device), gb_s
         on_cuda = self.device.type == "cuda"
         self.stream = torch.cuda.Stream(self.device) if on_cuda else None
-        self.busy_s = 0.0
+        self.busy_s, self._handed_in, self._ended = 0.0, 0, 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="copy-lane")
 
     def submit(self, work: Callable[[], Any], num_bytes: int = 0) -> Copy:
@@ -100,10 +100,13 @@ class CopyLane:
             RuntimeError: the lane is closed.
         """
         if self.stream is None:
-            return Copy(self._thread.submit(self._run, work, num_bytes), None)
+            run = self._thread.submit(self._run, work, num_bytes)
+            self._handed_in += 1
+            return Copy(run, None)
         ready, finished = torch.cuda.Event(), torch.cuda.Event()
         ready.record(torch.cuda.current_stream(self.device))
         run = self._thread.submit(self._run_on_stream, work, num_bytes, ready, finished)
+        self._handed_in += 1
         return Copy(run, finished)
 
     def arrive(self) -> None:
@@ -115,6 +118,16 @@ class CopyLane:
         """Waits until all that was handed in is done; on CUDA the host waits too."""
         self.submit(lambda: None).wait()
         self.arrive()
+
+    def check(self) -> None:
+        """Proves that all that was handed in has come to an end, well or not. Waits for it.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        self.drain()
+        both = f"{self._handed_in} copies handed in, {self._ended} ended"
+        assert self._ended == self._handed_in, both
 
     def close(self) -> None:
         """Finishes what was handed in and ends the thread; a second time does nothing."""
@@ -142,6 +155,7 @@ class CopyLane:
             return result
         finally:
             self.busy_s += time.perf_counter() - begun
+            self._ended += 1
 
     def _run_on_stream(
         self,

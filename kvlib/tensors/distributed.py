@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_bytes
 
 import torch
 import torch.distributed as dist
@@ -55,6 +56,7 @@ class Ranks:
         size: ranks in the group, R.
         sent_bytes: bytes that left this rank for others, as if each receiver got its own copy.
         received_bytes: bytes of others that reached this rank.
+        salt: 16 random bytes that this group alone has, for hashes of what is not to be guessed.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -65,6 +67,7 @@ class Ranks:
         self.sent_bytes = self.received_bytes = 0
         self.wire = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
         self._notes = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        self.salt = self._drawn_together()
         self._lost: str | None = None
 
     def gather(self, part: Tensor, *, notes: bool = False) -> list[Tensor]:
@@ -143,6 +146,11 @@ class Ranks:
     def leave(self, why: str) -> None:
         """Notes that this rank broke off what others still expect of it: no later call is made."""
         self._lost = self._lost or f"rank {self.rank} broke off: {why}"
+
+    def _drawn_together(self) -> bytes:
+        drawn = torch.tensor(list(token_bytes(16)), dtype=torch.uint8)
+        dist.broadcast(drawn, 0, group=self._notes)
+        return bytes(drawn.tolist())
 
     def _require_other(self, rank: int) -> None:
         whole_number("rank", rank, least=0)

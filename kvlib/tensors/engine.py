@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
+from traceback import clear_frames
 
 import torch
 from torch import Tensor
@@ -181,9 +182,10 @@ class Engine(RequestDesk):
                 packed = torch.tensor(tokens, device=self.cache.device)
                 return list(self.model(packed, self.cache, plan).cpu())
         except Exception as error:
+            clear_frames(error.__traceback__)  # their tensors: who runs alone needs the memory
             if len(work) == 1:
                 return [error]
-            return [self._forward([one])[0] for one in work]
+        return [self._forward([one])[0] for one in work]
 
     def _draw(self, due: Sequence[tuple[EngineRequest, Tensor]]) -> list[EngineRequest]:
         """Draws a token for each, by its own rule; returns those whose rule fails."""

@@ -169,9 +169,11 @@ def _refuse_impossible(
             f"{len(prompt)} prompt tokens and max_new_tokens {max_new_tokens}"
         )
     vocab_size = model.config.vocab_size
-    strange = next((t for t in prompt if not 0 <= t < vocab_size), None)
-    if strange is not None:
-        raise ValueError(f"token {strange} is outside the vocabulary [0, {vocab_size})")
+    outside = next((i for i, token in enumerate(prompt) if not 0 <= token < vocab_size), None)
+    if outside is not None:
+        raise ValueError(
+            f"token {outside} of the prompt is outside the vocabulary [0, {vocab_size})"
+        )
     # The last new token is returned but never forwarded, so it needs no slot.
     stored = len(prompt) + max_new_tokens - 1
     limit = model.config.max_position_embeddings

@@ -16,6 +16,7 @@ from kvlib.plan import SeqId, StepPlan
 from kvlib.sizes import whole_number
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.paged import PagedKVCache, PagedPlan
+from kvlib.tensors.tiered import TieredKVCache
 
 
 class DecodeGraph:
@@ -69,6 +70,8 @@ class DecodeGraph:
         plan = self.cache.plan({seq_id: [token] for seq_id, token in new.items()})
         before = self.cache.counters.snapshot()
         try:
+            if isinstance(self.cache, TieredKVCache):
+                self.cache.drain()  # what is replayed waits for no copy
             self._fill(plan, list(new.values()))
             logits = self._run()
         except BaseException:

@@ -11,6 +11,7 @@ from kvlib.budget_ledger import BudgetLedger
 from kvlib.plan import SeqId
 from kvlib.sizes import KVShape
 from kvlib.tensors.attention import causal_mask
+from kvlib.tensors.overwrites import Overwrites
 from kvlib.tensors.per_head import Moves, PerHeadCache, attention_weights, gather, spans
 from kvlib.tensors.step import DevicePlan
 
@@ -85,8 +86,13 @@ class HeavyHitterKVCache(PerHeadCache):
         return super().nbytes + self._scores.nbytes
 
     def attend(self, layer: int, q: Tensor, plan: DevicePlan) -> Tensor:
-        """Attends the new queries [T, Hq, D] to what is held and to the new tokens; [T, Hq, D]."""
+        """Attends the new queries [T, Hq, D] to what is held and to the new tokens; [T, Hq, D].
+
+        Raises:
+            ValueError: the plan is closed, the layer not written, or as `KVStore.require_queries`.
+        """
         new = self._new(layer, plan)
+        self.store.require_queries(q, plan.host.num_tokens)
         out = torch.empty_like(q)
         for seq_id, rows in spans(plan):
             if rows.start == rows.stop:
@@ -147,9 +153,10 @@ class HeavyHitterKVCache(PerHeadCache):
         slots = torch.arange(self.ledger.budget, device=self.device).expand_as(stay)
         return Moves(slots, k, v, known.gather(1, stay), scores.gather(1, stay))
 
-    def _carry_out(self, layer: int, row: int, moves: Moves) -> None:
-        super()._carry_out(layer, row, moves)
-        self._scores[layer, row, :, : moves.scores.shape[1]] = moves.scores
+    def _carry_out(self, over: Overwrites, layer: int, row: int, moves: Moves) -> None:
+        super()._carry_out(over, layer, row, moves)
+        held = (slice(None), slice(moves.scores.shape[1]))
+        over.put(self._scores[layer, row], held, moves.scores)
 
     def _count(self, layer: int, num_held: int, held: tuple[Tensor, Tensor], num_new: int) -> None:
         self.counters.bytes_read += sum(side.nbytes + num_new * side[:, :1].nbytes for side in held)

@@ -30,6 +30,7 @@ from kvlib.sizes import KVShape
 from kvlib.tensors.caches import ContiguousKVCache
 from kvlib.tensors.hf_attention import NAME
 from kvlib.tensors.hf_cache import SteppedCache
+from kvlib.tensors.hf_groups import Make
 from kvlib.tensors.host_blocks import HostBlocks
 from kvlib.tensors.paged import PagedKVCache
 from kvlib.tensors.quantized import QuantizedKVCache
@@ -55,7 +56,12 @@ class HFCache(SteppedCache):
         8
     """
 
-    _hook: Any = None
+    def __init__(self, model: torch.nn.Module, make: Make) -> None:
+        """Makes the caches; a hook on the model notes the tokens by which tiers name blocks."""
+        super().__init__(model, make)
+        self._hook: Any = None
+        if self._named:
+            self._hook = model.register_forward_pre_hook(self._note, with_kwargs=True)
 
     @classmethod
     def contiguous(cls, model: torch.nn.Module, num_seqs: int, max_seq_len: int) -> HFCache:
@@ -115,10 +121,7 @@ class HFCache(SteppedCache):
             tiers = [(Tier("host", host_bytes, 10), HostBlocks())]
             return TieredKVCache(shape, num_blocks, block_size, tiers=tiers, **on)
 
-        cache = cls(model, make)
-        cache._named = True
-        cache._hook = model.register_forward_pre_hook(cache._note, with_kwargs=True)
-        return cache
+        return cls(model, make)
 
     @property
     def nbytes(self) -> int:

@@ -15,6 +15,7 @@ from kvlib.tensors.hf_layer import CacheLayer
 from kvlib.tensors.hf_rows import BatchRows, real_columns
 from kvlib.tensors.hf_step import ForwardStep
 from kvlib.tensors.hf_support import require_transformers
+from kvlib.tensors.tiered import TieredKVCache
 
 require_transformers()
 
@@ -44,13 +45,13 @@ class SteppedCache(Cache):
         groups: layers that see the same tokens, with their caches.
     """
 
-    _named = False
-
     def __init__(self, model: torch.nn.Module, make: Make) -> None:
         require_transformers()
         self.config = model.config.get_text_config(decoder=True)
         kinds, _ = get_layer_types_and_kwargs(self.config)
         self.groups = groups(self.config, kinds, make)
+        # Tiers name blocks by their tokens, which no cache is shown: see `HFCache`.
+        self._named = any(isinstance(group.cache, TieredKVCache) for group in self.groups)
         owner = {layer: group for group in self.groups for layer in group.layers}
         self._order = sorted(owner)
         super().__init__(layers=[CacheLayer(self, i, owner[i]) for i in self._order])
@@ -150,9 +151,19 @@ class SteppedCache(Cache):
         self._columns, self._attention, self._awaited, self._ids = 0, None, None, None
 
     def check(self) -> None:
-        """Proves the invariants of every group's cache."""
+        """Proves the invariants of every group's cache, and that all hold the same tokens.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
         for group in self.groups:
             group.cache.check()
+            lengths = [group.cache.length(row) for row in self.rows]
+            assert lengths == self._rows.lengths, f"one group holds {lengths}, {self._rows.lengths}"
+        most = max(self._rows.lengths, default=0)
+        assert most <= self._columns, f"a row of {most} tokens in {self._columns} columns"
+        open_ids = [group.cache.ledger.open_plan_ids for group in self.groups]
+        assert self._step is not None or not any(open_ids), "a plan is open, and no forward runs"
 
     def crop(self, tokens_to_remove: int) -> None:
         """Takes the last columns away, a negative number of them, as assisted decoding does.

@@ -137,7 +137,9 @@ def attend_explicitly(
         return contiguous_attention(q * (scale * q.shape[2] ** 0.5), k, v, window=window)
     group = q.shape[1] // len(k)
     grouped = q.unflatten(1, (len(k), group))
-    scores = softcap * torch.tanh(torch.einsum("qhgd,hkd->hgqk", grouped, k) * (scale / softcap))
+    # In float32: half precision has no number for the scores of large keys.
+    products = torch.einsum("qhgd,hkd->hgqk", grouped.float(), k.float())
+    scores = softcap * torch.tanh(products * (scale / softcap))
     seen = causal_mask(len(q), k.shape[1], window=window, device=q.device)
-    weights = scores.float().masked_fill(~seen, -torch.inf).softmax(-1).to(v.dtype)
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).to(v.dtype)
     return torch.einsum("hgqk,hkd->qhgd", weights, v).flatten(1, 2)

@@ -54,6 +54,19 @@ class HostBlocks:
         """Bytes of all blocks."""
         return sum(block.nbytes for block in list(self._blocks.values()))
 
+    def check(self) -> None:
+        """Proves that every block is keys and values on the host, and shares its bytes with none.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        blocks = list(self._blocks.values())
+        for kept in blocks:
+            assert kept.is_cpu and kept.is_contiguous(), "a block that is not one run on the host"
+            require_block(*kept)
+        places = {kept.untyped_storage().data_ptr() for kept in blocks}
+        assert len(places) == len(blocks), "two blocks in one place"
+
     def put(self, key: bytes, k: Tensor, v: Tensor) -> None:
         """Copies a block to the host; on CUDA in the order of the current stream.
 
@@ -76,7 +89,7 @@ class HostBlocks:
         """
         kept = self._blocks.get(key)
         if kept is None:
-            raise KeyError(f"no block {key.hex()[:8]} among {len(self)} on the host")
+            raise KeyError(f"no such block among {len(self)} on the host")
         return kept[0], kept[1]
 
     def remove(self, key: bytes) -> None:

@@ -126,7 +126,11 @@ def merge(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         parts: outputs [..., D] with their log-sum-exp [...].
 
     Returns:
-        Output and log-sum-exp of the whole; zeros and -inf where no part has a key.
+        Output and log-sum-exp of the whole; zeros and -inf where no part has a key. What is NaN in
+        a part is NaN in the whole.
+
+    Raises:
+        ValueError: there is no part.
 
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 
@@ -136,12 +140,35 @@ def merge(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         >>> round(merge([one, two])[0].item(), 3)
         3.0
     """
+    if not parts:
+        raise ValueError("merging takes at least one part, got 0")
     outs, lses = (torch.stack(each) for each in zip(*parts, strict=True))
-    whole = torch.logsumexp(lses, dim=0)
-    # Where no part has a key, -inf - -inf would be NaN.
-    weights = torch.exp(lses - torch.where(whole == -torch.inf, 0.0, whole))
-    weighted = torch.where(weights[..., None] > 0, outs * weights[..., None], 0.0)
+    shares, whole = shares_of(lses, dim=0)
+    weighted = torch.where(shares[..., None] == 0, 0.0, outs * shares[..., None])
     return weighted.sum(0).to(outs.dtype), whole
+
+
+def shares_of(scores: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Returns what share of the sum of powers each score has, and the logarithm of the sum.
+
+    The shares add up to 1 however large the scores are: divided by the sum itself, and not by its
+    logarithm, which beside a score of a million has steps of 1/16. Of no powers, as there are
+    no scores or all are -inf, they are 0.
+
+    Example:
+        >>> shares, lse = shares_of(torch.tensor([1e9, 1e9, -torch.inf]), dim=0)
+        >>> shares.tolist(), lse.item()
+        ([0.5, 0.5, 0.0], 1000000000.0)
+    """
+    if not scores.shape[dim]:
+        return scores, scores.new_full(scores.sum(dim).shape, -torch.inf)
+    peak = scores.amax(dim, keepdim=True)
+    # Where there is nothing, -inf - -inf would be NaN.
+    peak = torch.where(peak == -torch.inf, 0.0, peak)
+    powers = torch.exp(scores - peak)
+    total = powers.sum(dim, keepdim=True)
+    shares = powers / torch.where(total == 0, 1.0, total)
+    return shares, (peak + total.log()).squeeze(dim)
 
 
 def _gathered(side: Tensor, blocks: Tensor, first: int, end: int) -> Tensor:
@@ -204,8 +231,7 @@ def partial_attention(
     if window is not None:
         seen &= where_k > where_q - window
     scores = scores.masked_fill(~seen[:, None, None, :], -torch.inf)
-    lse = torch.logsumexp(scores, dim=-1)
-    weights = torch.exp(scores - torch.where(lse == -torch.inf, 0.0, lse)[..., None])
+    weights, lse = shares_of(scores, dim=-1)
     out = torch.einsum("qhgk,hkd->qhgd", weights, v.float())
     return out.reshape(q.shape), lse.reshape(num_queries, num_q_heads)
 

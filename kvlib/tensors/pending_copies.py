@@ -50,8 +50,11 @@ class PendingCopies:
     def before_read(self, block_ids: Iterable[int], layer: int) -> None:
         """Waits until one layer of these blocks has arrived; raises what a copy raised."""
         for block_id in self._arriving.keys() & block_ids:
-            self._arriving[block_id][layer].wait()
-            if layer == self._last:  # the lane keeps order: the layers before are there
+            copies = self._arriving[block_id]
+            copies[layer].wait()
+            if layer == self._last:  # the lane keeps order: the layers before are there, or failed
+                for copy in copies:
+                    copy.result()
                 del self._arriving[block_id]
 
     def before_write(self, block_ids: Iterable[int], layer: int) -> None:
@@ -59,25 +62,44 @@ class PendingCopies:
         self.before_read(block_ids, layer)
         for block_id in self._leaving.keys() & block_ids:
             # However it ended, it reads no more. What could not go down is missing there.
-            self._leaving.pop(block_id).ended()
+            self._leaving[block_id].ended()  # whoever is interrupted here waits again
+            del self._leaving[block_id]
+
+    @property
+    def arriving(self) -> frozenset[int]:
+        """Blocks that arrive, or did not and are still waited for."""
+        return frozenset(self._arriving)
 
     def unarrived(self, block_ids: Iterable[int]) -> set[int]:
-        """Returns those of some freed blocks that did not arrive whole, and forgets them.
+        """Returns those of some blocks that did not arrive whole; waits for their copies."""
+        blocks = self._arriving.keys() & block_ids
+        return {b for b in blocks if not all([copy.ended() for copy in self._arriving[b]])}
 
-        Nobody reads such a block any more, and its next owner writes it anew.
-        """
-        freed = self._arriving.keys() & block_ids
-        lost = {b for b in freed if not all([copy.ended() for copy in self._arriving[b]])}
-        for block_id in lost:
-            del self._arriving[block_id]
-        return lost
+    def forget(self, block_ids: Iterable[int]) -> None:
+        """Nobody reads these blocks any more, and their next owner writes them anew."""
+        for block_id in block_ids:
+            self._arriving.pop(block_id, None)
 
     def before_copy(self, src: int, dst: int) -> None:
         """Waits until all of one block may be copied over another."""
         self.before_read({src}, self._last)
         self.before_write({dst}, self._last)
 
+    def check(self) -> None:
+        """Proves that what arrives comes in every layer.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        for block_id, copies in self._arriving.items():
+            layers = len(copies)
+            assert layers == self._last + 1, f"block {block_id} arrives in {layers} layers"
+
     def forget_done(self) -> None:
         """Nobody need wait for what has ended well; a copy that failed stays and raises again."""
-        self._arriving = {b: copies for b, copies in self._arriving.items() if not copies[-1].done}
+        self._arriving = {
+            block_id: copies
+            for block_id, copies in self._arriving.items()
+            if not all(copy.done for copy in copies)
+        }
         self._leaving = {b: copy for b, copy in self._leaving.items() if not copy.done}

@@ -14,6 +14,7 @@ from kvlib.budget_ledger import BudgetLedger
 from kvlib.plan import SeqId
 from kvlib.sizes import KVShape
 from kvlib.tensors.caches import LedgerCache
+from kvlib.tensors.overwrites import Overwrites
 from kvlib.tensors.step import DevicePlan
 
 
@@ -84,8 +85,14 @@ class PerHeadCache(LedgerCache):
         return sorted(held[: self.ledger.num_held(seq_id)].tolist())
 
     def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
-        """Takes one layer's new keys and values [T, Hkv, D] until `attend` has chosen."""
+        """Takes one layer's new keys and values [T, Hkv, D] until `attend` has chosen.
+
+        Raises:
+            ValueError: the plan is closed, or layer, shape, dtype or device do not fit. Nothing
+                changes.
+        """
         self.ledger.require_open(plan.host)
+        self.store.require(layer, plan.host.num_tokens, k, v)
         # Copies: what came in is the caller's, who may use its memory again.
         self._fresh[plan.host.plan_id] = (layer, k.clone(), v.clone())
 
@@ -94,7 +101,8 @@ class PerHeadCache(LedgerCache):
 
         Raises:
             ValueError: the plan is closed, or a layer has not been attended to, so that nobody
-                chose. Nothing changes.
+                chose.
+            What a copy raises. In each case nothing changes.
         """
         self.ledger.require_open(plan.host)
         chosen = self._moves.get(plan.host.plan_id, {})
@@ -103,16 +111,35 @@ class PerHeadCache(LedgerCache):
                 f"every layer chooses what it holds while it attends: asked to commit"
                 f" {len(self.store.keys)} layers, {len(chosen)} have attended"
             )
-        for layer, by_sequence in chosen.items():
-            for seq_id, moves in by_sequence.items():
-                self._carry_out(layer, self.ledger.row(seq_id), moves)
-        super().commit(plan)
+        with Overwrites() as over:
+            for layer, by_sequence in chosen.items():
+                for seq_id, moves in by_sequence.items():
+                    self._carry_out(over, layer, self.ledger.row(seq_id), moves)
+            super().commit(plan)
         self._forget(plan)
 
     def abort(self, plan: DevicePlan) -> None:
         """Forgets the plan and what its layers chose; the rows are as they were."""
         super().abort(plan)
         self._forget(plan)
+
+    def check(self) -> None:
+        """Proves what `LedgerCache.check` does, and that heads hold tokens that there are, once.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        super().check()
+        self._check_rows()
+        self._check_noted(self._fresh)
+        self._check_noted(self._moves)
+        for seq_id in self.ledger.seq_ids:
+            length, num_held = self.ledger.length(seq_id), self.ledger.num_held(seq_id)
+            held = self._held_positions[:, self.ledger.row(seq_id), :, :num_held]
+            ordered = held.sort(-1).values
+            once = bool((ordered[..., 1:] > ordered[..., :-1]).all())
+            inside = not held.numel() or 0 <= int(held.min()) <= int(held.max()) < length
+            assert once and inside, f"a head of {seq_id!r} holds a token twice, or none of its own"
 
     def _forget(self, plan: DevicePlan) -> None:
         self._fresh.pop(plan.host.plan_id, None)
@@ -130,12 +157,12 @@ class PerHeadCache(LedgerCache):
         by_layer = self._moves.setdefault(plan.host.plan_id, {})
         by_layer.setdefault(layer, {})[seq_id] = moves
 
-    def _carry_out(self, layer: int, row: int, moves: Moves) -> None:
-        heads = torch.arange(len(moves.slots), device=self.device)[:, None]
-        self._held_positions[layer, row][heads, moves.slots] = moves.positions.int()
+    def _carry_out(self, over: Overwrites, layer: int, row: int, moves: Moves) -> None:
+        at = (torch.arange(len(moves.slots), device=self.device)[:, None], moves.slots)
+        over.put(self._held_positions[layer, row], at, moves.positions.int())
         if moves.k is not None:
-            self.store.keys[layer, row][heads, moves.slots] = moves.k
-            self.store.values[layer, row][heads, moves.slots] = moves.v
+            over.put(self.store.keys[layer, row], at, moves.k)
+            over.put(self.store.values[layer, row], at, moves.v)
             self.counters.bytes_written += moves.k.nbytes + moves.v.nbytes
 
     def _beside_store(self, dtype: torch.dtype) -> Tensor:
@@ -164,7 +191,8 @@ def attention_weights(q: Tensor, keys: Sequence[Tensor], seen: Tensor) -> Tensor
         seen: bool [Tq, Tk], which keys each query may see.
     """
     num_kv_heads, _, head_dim = keys[0].shape
-    grouped = q.unflatten(1, (num_kv_heads, -1)).permute(1, 2, 0, 3)
-    parts = [grouped @ part[:, None].transpose(-1, -2) for part in keys]
-    scores = torch.cat(parts, dim=-1).float() / math.sqrt(head_dim)
+    # In float32: half precision has no number for the scores of large keys.
+    grouped = q.float().unflatten(1, (num_kv_heads, -1)).permute(1, 2, 0, 3)
+    parts = [grouped @ part.float()[:, None].transpose(-1, -2) for part in keys]
+    scores = torch.cat(parts, dim=-1) / math.sqrt(head_dim)
     return scores.masked_fill(~seen, -math.inf).softmax(dim=-1)

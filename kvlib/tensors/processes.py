@@ -9,8 +9,10 @@ import os
 import pickle
 import socket
 from collections.abc import Callable
+from multiprocessing import parent_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from time import monotonic
 from typing import Any
 
@@ -35,7 +37,7 @@ def run_ranks(
         args: for the function; pickled.
         peer_s: how long a rank waits for another.
         whole_s: how long all may take; then they are ended. None is left behind, however this call
-            ends: an interrupt of the notebook ends them too.
+            ends: an interrupt of the notebook ends them too, and so does its kernel's death.
         strict: raise if a rank raised or died. Otherwise its error stands in its place.
 
     Raises:
@@ -77,6 +79,7 @@ def _one_rank(
     args: tuple[Any, ...],
     peer_s: float,
 ) -> None:
+    Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     # All ranks are here: nobody else need be able to call. Otherwise gloo listens on the address of
     # the host's name, and fails where that has none.
@@ -92,6 +95,12 @@ def _one_rank(
         result = error
     (folder / f"{rank}.part").write_bytes(pickle.dumps(result))
     (folder / f"{rank}.part").rename(folder / str(rank))
+
+
+def _end_with_parent() -> None:
+    """Ends this process as soon as the one that started it is gone, killed without a word too."""
+    parent_process().join()
+    os._exit(1)
 
 
 def _result(path: Path, process: Any) -> Any:

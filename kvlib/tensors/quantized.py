@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 import torch
@@ -16,8 +16,10 @@ from kvlib.sizes import KVShape, near, whole_number
 from kvlib.tensors.attention import contiguous_attention
 from kvlib.tensors.caches import LedgerCache
 from kvlib.tensors.code_store import CodeStore
+from kvlib.tensors.codes import narrowed
 from kvlib.tensors.kernels import paged_cpu, quantized_cpu
 from kvlib.tensors.kernels.build import NoCompiler
+from kvlib.tensors.overwrites import Overwrites
 from kvlib.tensors.paged_attention import merge
 from kvlib.tensors.quantized_plan import QuantizedPlan, Span
 
@@ -142,19 +144,29 @@ class QuantizedKVCache(LedgerCache):
         held = self._held_rows([parent])
         self.ledger.fork(parent, child)
         self._rows[child] = self._free_rows.pop()
-        self._put_rows([child], held)
+        try:
+            with Overwrites() as over:
+                self._put_rows(over, {child: parent}, held)
+        except BaseException:
+            self.free(child)
+            raise
 
     def reorder(self, sources: Mapping[SeqId, SeqId]) -> None:
-        """Lets each sequence continue another's tokens; raises as `PagedLedger.reorder`."""
+        """Lets each sequence continue another's tokens; raises as `PagedLedger.reorder`.
+
+        If a copy fails, nothing has changed.
+        """
+        self.ledger.reorder_copies(sources)  # refuses what cannot be
         moved = {s: source for s, source in sources.items() if s != source}
         held = self._held_rows(moved.values())
-        self.ledger.reorder(sources)
-        self._put_rows(moved, held)
+        with Overwrites() as over:
+            self._put_rows(over, moved, held)
+            self.ledger.reorder(sources)
 
     def truncate(self, seq_id: SeqId, num_tokens: int) -> None:
         """Keeps the first tokens, 0 resets the sequence; raises as `PagedLedger.truncate`.
 
-        What is left of a full block is decoded into the row.
+        What is left of a full block is decoded into the row. If that fails, nothing has changed.
         """
         size, coded = self.ledger.block_size, self.length(seq_id) // self.ledger.block_size
         left = isinstance(num_tokens, int) and num_tokens % size
@@ -162,10 +174,12 @@ class QuantizedKVCache(LedgerCache):
         if left and 0 < num_tokens < coded * size:
             block = self.ledger.table(seq_id)[num_tokens // size]
             heads = [self.codes.get(side, slice(None), [block])[:, 0] for side in range(2)]
-        self.ledger.truncate(seq_id, num_tokens)
-        for head, into in zip(heads, self._row_sides(), strict=False):
-            into[:, self._rows[seq_id], :, :left] = head[:, :, :left]
-            self.counters.bytes_copied += left * self.store.bytes_per_token // 2
+        with Overwrites() as over:
+            for head, into in zip(heads, self._row_sides(), strict=False):
+                at = (slice(None), self._rows[seq_id], slice(None), slice(left))
+                over.put(into, at, head[:, :, :left])
+                self.counters.bytes_copied += left * self.store.bytes_per_token // 2
+            self.ledger.truncate(seq_id, num_tokens)
 
     def plan(self, new: Mapping[SeqId, Sequence[int]]) -> QuantizedPlan:
         """Plans one step.
@@ -205,8 +219,13 @@ class QuantizedKVCache(LedgerCache):
             self.counters.bytes_copied += k.nbytes + v.nbytes
 
     def attend(self, layer: int, q: Tensor, plan: QuantizedPlan) -> Tensor:
-        """Attends the new queries [T, Hq, D] to all their sequences hold; returns [T, Hq, D]."""
+        """Attends the new queries [T, Hq, D] to all their sequences hold; returns [T, Hq, D].
+
+        Raises:
+            ValueError: the plan is closed, or as `KVStore.require_queries`.
+        """
         self.ledger.require_open(plan.host)
+        self.store.require_queries(q, plan.host.num_tokens)
         if layer == 0:
             self._count_pairs(plan.host)
         out = torch.empty_like(q)
@@ -223,8 +242,9 @@ class QuantizedKVCache(LedgerCache):
 
         Raises:
             ValueError: the plan is not open.
-            RuntimeError: no memory to code in. The plan is open still, and may be committed again
-                or aborted: blocks that are half coded lie behind what the lengths count as codes.
+            RuntimeError: no memory to code in, or whatever a copy raises. The plan is open still,
+                and may be committed again or aborted: blocks that are half coded lie behind what
+                the lengths count as codes, and rows are as they were.
         """
         self.ledger.require_open(plan.host)
         fresh = self._fresh.get(plan.host.plan_id, {})
@@ -233,11 +253,12 @@ class QuantizedKVCache(LedgerCache):
         for layer, sides in fresh.items():
             for span in full:
                 self._code_fresh(layer, span, sides)
-        # Only now, when nothing takes memory any more: what a row held is coded, and can go.
-        for layer, sides in fresh.items():
-            for span in full:
-                self._keep_rest(layer, span, sides)
-        self.ledger.commit(plan.host)
+        # Only now: what a row held is coded, and can go, unless something fails still.
+        with Overwrites() as over:
+            for layer, sides in fresh.items():
+                for span in full:
+                    self._keep_rest(over, layer, span, sides)
+            self.ledger.commit(plan.host)
         self._fresh.pop(plan.host.plan_id, None)
 
     def abort(self, plan: QuantizedPlan) -> None:
@@ -258,8 +279,14 @@ class QuantizedKVCache(LedgerCache):
         return tuple(self._side(layer, side, span, None) for side in range(2))
 
     def check(self) -> None:
-        """Proves the ledger's invariants, and that every sequence has one row of its own."""
+        """Proves the ledger's invariants, and that every sequence has one row of its own.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
         super().check()
+        self.codes.check()
+        self._check_noted(self._fresh)
         assert self._rows.keys() == set(self.ledger.seq_ids), "a row without a sequence"
         taken = sorted([*self._rows.values(), *self._free_rows])
         assert taken == list(range(len(self._row_table))), "a row is lost, or held twice"
@@ -283,12 +310,14 @@ class QuantizedKVCache(LedgerCache):
         rows = [self._rows[s] for s in seq_ids if s in self._rows]
         return [side[:, rows] for side in self._row_sides()]
 
-    def _put_rows(self, seq_ids: Collection[SeqId], held: Sequence[Tensor]) -> None:
-        """Fills rows with what others held."""
-        rows = [self._rows[s] for s in seq_ids]
+    def _put_rows(
+        self, over: Overwrites, sources: Mapping[SeqId, SeqId], held: Sequence[Tensor]
+    ) -> None:
+        """Fills rows with what their sources held."""
+        rows = [self._rows[s] for s in sources]
         for side, new in zip(self._row_sides(), held, strict=True):
-            side[:, rows] = new
-        tokens = sum(self.length(s) % self.ledger.block_size for s in seq_ids)
+            over.put(side, (slice(None), rows), new)
+        tokens = sum(self.length(s) % self.ledger.block_size for s in sources.values())
         self.counters.bytes_copied += tokens * self.store.bytes_per_token
 
     def _plan_of(self, host: StepPlan) -> QuantizedPlan:
@@ -307,7 +336,7 @@ class QuantizedKVCache(LedgerCache):
         for s in plan.few:
             self._count_codes(plan.spans[s])
             self.counters.bytes_read += per_token * (plan.spans[s].after - plan.spans[s].coded)
-        return merge([coded, (out.float(), lse)])[0].to(q.dtype)
+        return narrowed(merge([coded, (out.float(), lse)])[0], q.dtype)
 
     def _count_codes(self, span: Span) -> None:
         self.counters.bytes_read += self.codes.block_bytes * (span.coded // self.codes.block_size)
@@ -353,12 +382,15 @@ class QuantizedKVCache(LedgerCache):
             whole = new[first:end].unflatten(0, (len(blocks), size)).transpose(1, 2)
             self.counters.bytes_written += self.codes.put(side, layer, blocks, whole)
 
-    def _keep_rest(self, layer: int, span: Span, sides: tuple[Tensor, Tensor]) -> None:
+    def _keep_rest(
+        self, over: Overwrites, layer: int, span: Span, sides: tuple[Tensor, Tensor]
+    ) -> None:
         """Leaves the tokens behind the last full block in the row."""
         _, end = span.behind(self.ledger.block_size)
         for into, new in zip(self._row_sides(), sides, strict=True):
             rest = new[end : span.rows.stop]
-            into[layer, span.row, :, : len(rest)] = rest.transpose(0, 1)
+            at = (slice(None), slice(len(rest)))
+            over.put(into[layer, span.row], at, rest.transpose(0, 1))
             self.counters.bytes_written += rest.nbytes
 
 

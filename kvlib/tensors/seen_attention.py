@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvlib.tensors.paged_attention import CHUNK_TOKENS, merge
+from kvlib.tensors.paged_attention import CHUNK_TOKENS, merge, shares_of
 
 
 def seen_attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
@@ -32,9 +32,7 @@ def seen_attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tenso
     scores = torch.einsum("qhgd,hkd->qhgk", grouped, k.float())
     hidden = torch.arange(k.shape[1], device=q.device) >= seen[:, None]
     scores = scores.masked_fill(hidden[:, None, None, :], -torch.inf)
-    lse = torch.logsumexp(scores, dim=-1)
-    # Where nothing is seen, -inf - -inf would be NaN.
-    weights = torch.exp(scores - torch.where(lse == -torch.inf, 0.0, lse)[..., None])
+    weights, lse = shares_of(scores, dim=-1)
     out = torch.einsum("qhgk,hkd->qhgd", weights, v.float())
     return out.reshape(q.shape), lse.reshape(num_queries, num_q_heads)
 
@@ -55,6 +53,9 @@ def attend_in_chunks(
     Returns:
         As `seen_attention`.
     """
+    if not held:
+        nothing = keys.new_zeros(keys.shape[1], 0, keys.shape[3])
+        return seen_attention(q, nothing, nothing, seen)
     block_size, parts = keys.shape[2], []
     step = -(-CHUNK_TOKENS // block_size) * block_size
     for first in range(0, held, step):

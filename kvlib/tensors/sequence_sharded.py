@@ -92,6 +92,12 @@ class SequenceShardedKVCache(SlotCache):
         """The longest sequence that all ranks together could hold."""
         return self.ledger.max_seq_len
 
+    def check(self) -> None:
+        """Proves the invariants of all ranks' ledgers, and that the store here has its shape."""
+        super().check()
+        shape = (self.ledger.ledgers[0].pool.num_blocks + 1, self.ledger.block_size)
+        assert (self.store.keys.shape[1], self.store.keys.shape[3]) == shape, "store is not ledger"
+
     def add(self, seq_id: SeqId) -> None:
         """Takes a new, empty sequence, which holds no block yet; raises as `ShardedLedger.add`."""
         self.ledger.add(seq_id)
@@ -125,8 +131,10 @@ class SequenceShardedKVCache(SlotCache):
         Raises:
             RanksDisagree: at the first step, the ranks have different query heads.
             PeerLost: a rank did not bring its part; abort the step.
+            ValueError: the plan is closed, or as `KVStore.require_queries`.
         """
         self.ledger.require_open(plan.host)
+        self.store.require_queries(q, plan.host.num_tokens)
         if layer == 0:
             self._count_pairs(plan.host)
         self._queries = same_queries(self.ranks, q, self._queries)

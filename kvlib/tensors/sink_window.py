@@ -12,6 +12,7 @@ from kvlib.plan import SeqId
 from kvlib.rolling_ledger import RollingLedger
 from kvlib.sizes import KVShape
 from kvlib.tensors.caches import LedgerCache
+from kvlib.tensors.overwrites import Overwrites
 from kvlib.tensors.per_head import spans
 from kvlib.tensors.step import DevicePlan
 
@@ -83,14 +84,25 @@ class SinkWindowKVCache(LedgerCache):
         self.ledger.truncate(seq_id, num_tokens)
 
     def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
-        """Takes one layer's new keys and values [T, Hkv, D]; the row changes at `commit`."""
+        """Takes one layer's new keys and values [T, Hkv, D]; the row changes at `commit`.
+
+        Raises:
+            ValueError: the plan is closed, or layer, shape, dtype or device do not fit. Nothing
+                changes.
+        """
         self.ledger.require_open(plan.host)
+        self.store.require(layer, plan.host.num_tokens, k, v)
         # Copies: what came in is the caller's, who may use its memory again.
         self._fresh.setdefault(plan.host.plan_id, {})[layer] = (k.clone(), v.clone())
 
     def attend(self, layer: int, q: Tensor, plan: DevicePlan) -> Tensor:
-        """Attends the new queries [T, Hq, D] to sinks and windows; returns [T, Hq, D]."""
+        """Attends the new queries [T, Hq, D] to sinks and windows; returns [T, Hq, D].
+
+        Raises:
+            ValueError: the plan is closed, the layer not written, or as `KVStore.require_queries`.
+        """
         self.ledger.require_open(plan.host)
+        self.store.require_queries(q, plan.host.num_tokens)
         out = torch.empty_like(q)
         for seq_id, rows in spans(plan):
             if rows.start == rows.stop:
@@ -108,21 +120,36 @@ class SinkWindowKVCache(LedgerCache):
         return out
 
     def commit(self, plan: DevicePlan) -> None:
-        """Writes the new tokens that are held from now on, and advances the lengths."""
+        """Writes the new tokens that are held from now on, and advances the lengths.
+
+        Raises:
+            ValueError: the plan is not open.
+            What a copy raises. In each case nothing changes, old tokens of a ring included.
+        """
         self.ledger.require_open(plan.host)
         # Of the tokens of a step that share a slot, the last one stays.
         stays = {slot: row for row, slot in enumerate(plan.host.slot_mapping)}.values()
         index = torch.tensor(list(stays), dtype=torch.int64, device=self.device)
-        for layer, (k, v) in self._fresh.get(plan.host.plan_id, {}).items():
-            self.store.write(layer, plan.slot_mapping[index], k[index], v[index], planned=True)
-            self.counters.bytes_written += 2 * k[index].nbytes
-        super().commit(plan)
+        slots = plan.slot_mapping[index]
+        at = (slots // self.store.block_size, slice(None), slots % self.store.block_size)
+        with Overwrites() as over:
+            for layer, sides in self._fresh.get(plan.host.plan_id, {}).items():
+                for side, new in zip((self.store.keys, self.store.values), sides, strict=True):
+                    over.put(side[layer], at, new[index])
+                    self.counters.bytes_written += len(index) * new[:1].nbytes
+            super().commit(plan)
         self._fresh.pop(plan.host.plan_id, None)
 
     def abort(self, plan: DevicePlan) -> None:
         """Forgets the plan and its keys and values; the row is as it was."""
         super().abort(plan)
         self._fresh.pop(plan.host.plan_id, None)
+
+    def check(self) -> None:
+        """Proves what `LedgerCache.check` does, that rows and noted steps are the ledger's."""
+        super().check()
+        self._check_rows()
+        self._check_noted(self._fresh)
 
     def _seen(self, positions: Sequence[int], num_queries: int) -> Tensor:
         """Which of the keys each query sees, bool [num_queries, num_keys]."""
@@ -137,7 +164,9 @@ class SinkWindowKVCache(LedgerCache):
         """Keys and values of a step [Tk, Hkv, D], in order of position."""
         slots = torch.tensor(self.ledger.held_slots(seq_id), dtype=torch.int64)
         held = self.store.read(layer, slots.to(self.device))
-        fresh = self._fresh[plan.host.plan_id][layer]
+        fresh = self._fresh.get(plan.host.plan_id, {}).get(layer)
+        if fresh is None:
+            raise ValueError(f"attend follows write in every layer: {layer} was not written")
         k, v = (torch.cat((old, new[rows])) for old, new in zip(held, fresh, strict=True))
         self.counters.bytes_copied += k.nbytes + v.nbytes
         return k, v

@@ -118,8 +118,13 @@ class SnapKVCache(PerHeadCache):
                 self.counters.bytes_written += k[rows].nbytes + v[rows].nbytes
 
     def attend(self, layer: int, q: Tensor, plan: DevicePlan) -> Tensor:
-        """Attends the new queries [T, Hq, D] to what is held and to the new tokens; [T, Hq, D]."""
+        """Attends the new queries [T, Hq, D] to what is held and to the new tokens; [T, Hq, D].
+
+        Raises:
+            ValueError: the plan is closed, the layer not written, or as `KVStore.require_queries`.
+        """
         new = self._new(layer, plan)
+        self.store.require_queries(q, plan.host.num_tokens)
         out = torch.empty_like(q)
         for seq_id, rows in spans(plan):
             num_new = rows.stop - rows.start

@@ -85,6 +85,8 @@ class CacheBase:
 
     def _attend_each(self, q: Tensor, host: StepPlan, keys_values: Sequence) -> Tensor:
         """Attends one sequence after the other; `keys_values[s]` is (k, v) [Hkv, Tk, D]."""
+        if len(q) != host.num_tokens:
+            raise ValueError(f"q must be [{host.num_tokens}, Hq, D], got {tuple(q.shape)}")
         out = torch.empty_like(q)
         for s, (k, v) in enumerate(keys_values):
             rows = slice(host.query_start[s], host.query_start[s + 1])
@@ -122,7 +124,8 @@ class NoCache(CacheBase):
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         super().__init__(device)
-        self._fresh: tuple[Tensor, Tensor] | None = None
+        self._fresh: tuple[Tensor, Tensor] | None = None  # one layer's keys and values
+        self._fresh_of: tuple[StepPlan, int] | None = None  # of which step and layer
 
     def add(self, seq_id: SeqId) -> None:
         """Does nothing: there is no memory to reserve."""
@@ -144,18 +147,22 @@ class NoCache(CacheBase):
 
     def commit(self, plan: DevicePlan) -> None:
         """Drops the last layer's keys and values."""
-        self._fresh = None
+        self._fresh = self._fresh_of = None
 
     abort = commit
 
     def write(self, layer: int, k: Tensor, v: Tensor, plan: DevicePlan) -> None:
         """Holds one layer's keys and values, each [T, Hkv, D], until it is attended to."""
-        self._fresh = (k, v)
+        self._fresh, self._fresh_of = (k, v), (plan.host, layer)
+
+    def check(self) -> None:
+        """Proves nothing: there is nothing to lose."""
 
     def attend(self, layer: int, q: Tensor, plan: DevicePlan) -> Tensor:
         """Attends the queries [T, Hq, D] to the keys and values just written."""
-        if self._fresh is None:
-            raise ValueError("attend follows write in every layer: nothing was written")
+        of, written = self._fresh_of or (None, None)
+        if of is not plan.host or written != layer:  # another step's keys would be attended to
+            raise ValueError(f"attend follows write in every layer: {layer} was not written")
         if layer == 0:
             self._count_pairs(plan.host)
         bounds = zip(plan.host.query_start, plan.host.query_start[1:], strict=False)

@@ -149,19 +149,50 @@ class KVStore:
                 on a GPU are checked there, so that the host need not wait: the error of a wrong
                 one comes with the next call that waits.
         """
+        self.require(layer, len(slots), k, v)
+        if not planned:
+            self._check(slots)
+        block, offset = slots // self.block_size, slots % self.block_size
+        self.keys[layer, block, :, offset] = k
+        self.values[layer, block, :, offset] = v
+
+    def require(self, layer: int, num_tokens: int, k: Tensor, v: Tensor) -> None:
+        """Refuses a layer, or keys and values, that `write` could not take.
+
+        Raises:
+            ValueError: there is no such layer, or k and v are not both [num_tokens, Hkv, D] of the
+                store's dtype and on its device.
+        """
+        self._require_layer(layer)
         _, _, num_kv_heads, _, head_dim = self.keys.shape
-        expected = (len(slots), num_kv_heads, head_dim)
+        expected = (num_tokens, num_kv_heads, head_dim)
         for name, new in (("k", k), ("v", v)):
             if tuple(new.shape) != expected or new.dtype != self.dtype or new.device != self.device:
                 raise ValueError(
                     f"{name} must be {expected} {self.dtype} on {self.device}, "
                     f"got {tuple(new.shape)} {new.dtype} on {new.device}"
                 )
-        if not planned:
-            self._check(layer, slots)
-        block, offset = slots // self.block_size, slots % self.block_size
-        self.keys[layer, block, :, offset] = k
-        self.values[layer, block, :, offset] = v
+
+    def require_queries(self, q: Tensor, num_tokens: int) -> None:
+        """Refuses queries that are not one for each new token of a step.
+
+        A row that belongs to no token would come back as the allocator left it.
+
+        Raises:
+            ValueError: they are not [num_tokens, Hq, D] of the store's dtype and on its device,
+                with Hq a multiple of Hkv.
+        """
+        num_kv_heads, head_dim = self.keys.shape[2], self.keys.shape[4]
+        fits = q.dim() == 3 and len(q) == num_tokens and q.shape[2] == head_dim
+        if not fits or q.dtype != self.dtype or q.device != self.device:
+            raise ValueError(
+                f"q must be [{num_tokens}, Hq, {head_dim}] {self.dtype} on {self.device}, "
+                f"got {tuple(q.shape)} {q.dtype} on {q.device}"
+            )
+        if not q.shape[1] or q.shape[1] % num_kv_heads:
+            raise ValueError(
+                f"query heads must be a multiple of KV heads: {q.shape[1]} and {num_kv_heads}"
+            )
 
     def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Returns copies of the keys and values in the slots, each [T, Hkv, D].
@@ -173,7 +204,8 @@ class KVStore:
         Raises:
             ValueError: layer or slots are out of range, as for `write`.
         """
-        self._check(layer, slots)
+        self._require_layer(layer)
+        self._check(slots)
         block, offset = slots // self.block_size, slots % self.block_size
         return self.keys[layer, block, :, offset], self.values[layer, block, :, offset]
 
@@ -181,8 +213,9 @@ class KVStore:
         """Returns the first `length` keys and values of a block without copying, [Hkv, length, D].
 
         Raises:
-            ValueError: the block does not exist or is shorter than `length`.
+            ValueError: the layer or the block does not exist, or it is shorter than `length`.
         """
+        self._require_layer(layer)
         _, num_blocks, _, block_size, _ = self.keys.shape
         if not (0 <= block_id < num_blocks and 0 <= length <= block_size):
             raise ValueError(
@@ -212,11 +245,28 @@ class KVStore:
             mine[:, dst, :, :num_tokens] = its[:, src, :, :num_tokens]
         return num_tokens * self.bytes_per_token
 
-    def _check(self, layer: int, slots: Tensor) -> None:
-        """Refuses a layer or slots that are not there."""
-        num_layers, num_slots = len(self.keys), self.keys.shape[1] * self.block_size
+    def check(self) -> None:
+        """Proves that keys and values are alike, share no byte, and lie where they should.
+
+        Raises:
+            AssertionError: an invariant is broken, with its name.
+        """
+        k, v = self.keys, self.values
+        alike = (k.shape, k.dtype, k.device) == (v.shape, v.dtype, v.device)
+        assert alike, f"keys are {tuple(k.shape)} {k.dtype}, values {tuple(v.shape)} {v.dtype}"
+        assert k.shape[3] == self.block_size, f"{k.shape[3]} slots in a block of {self.block_size}"
+        assert k.stride(4) == 1, f"a row of D numbers is no run: {k.stride()}"
+        places = {side.untyped_storage().data_ptr() for side in (k, v)}
+        assert len(places) == 2 or k.is_meta, "keys and values share their bytes"
+
+    def _require_layer(self, layer: int) -> None:
+        num_layers = len(self.keys)
         if not 0 <= layer < num_layers:
             raise ValueError(f"layers are 0 to {num_layers - 1}, asked for {layer}")
+
+    def _check(self, slots: Tensor) -> None:
+        """Refuses slots that are not there."""
+        num_slots = self.keys.shape[1] * self.block_size
         if slots.dim() != 1 or slots.dtype != torch.int64 or slots.device != self.device:
             raise ValueError(
                 f"slots must be [T] torch.int64 on {self.device}, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from secrets import token_bytes
 
 import torch
@@ -135,15 +136,11 @@ class TieredKVCache(PagedKVCache):
         table = self.ledger.table(seq_id)
         super().free(seq_id)
         content = self.content(self._tokens.pop(seq_id))
-        freed = {b for b in table if not self.ledger.pool.ref_count(b)}
-        lost = self.pending.unarrived(freed) if self.pending else ()
-        for i in range(content.num_blocks):
-            if table[i] in lost:  # and so is what was computed from it
-                return
-            try:
-                self._send_down(content.key(i), table[i])
-            except OutOfBlocks:  # all of the fastest tier is pinned by swapped sequences
-                return
+        lost = self.pending.unarrived(table)  # shared ones too
+        self._forget_unowned()
+        whole = range(content.num_blocks)
+        sound = next((i for i in whole if table[i] in lost), len(whole))  # the rest builds on it
+        self._send_chain_down([content.key(i) for i in whole[:sound]], table)
 
     def swap_out(self, seq_id: SeqId) -> None:
         """Sends a live sequence down and gives its blocks to others; it is no longer live.
@@ -164,8 +161,8 @@ class TieredKVCache(PagedKVCache):
                 self._send_down(key, block_id, len(tokens) - len(keys) * self.ledger.block_size)
                 self.lower.pin(key)
                 keys.append(key)
-        except OutOfBlocks:
-            for key in keys:
+        except BaseException:
+            for key in reversed(keys):
                 self.lower.unpin(key)
             raise
         super().free(seq_id)
@@ -195,6 +192,21 @@ class TieredKVCache(PagedKVCache):
         self._planned[plan.host.plan_id] = {seq_id: list(tokens) for seq_id, tokens in new.items()}
         return plan
 
+    def name_tokens(self, plan: PagedPlan, new: Mapping[SeqId, Sequence[int]]) -> None:
+        """Says which tokens an open plan brings, where they were not known when it was made.
+
+        Raises:
+            ValueError: the plan is not open, or is one for other numbers of tokens. Nothing
+                changes.
+        """
+        self.ledger.require_open(plan.host)
+        planned = self._planned[plan.host.plan_id]
+        counts = {seq_id: len(tokens) for seq_id, tokens in planned.items()}
+        got = {seq_id: len(tokens) for seq_id, tokens in new.items()}
+        if got != counts:
+            raise ValueError(f"the plan brings {counts} tokens, got {got}")
+        self._planned[plan.host.plan_id] = {s: list(tokens) for s, tokens in new.items()}
+
     def commit(self, plan: PagedPlan) -> None:
         """Makes the plan's tokens part of their sequences."""
         super().commit(plan)
@@ -210,6 +222,7 @@ class TieredKVCache(PagedKVCache):
         """Keeps the first tokens; raises as the ledger's `truncate`."""
         super().truncate(seq_id, num_tokens)
         del self._tokens[seq_id][num_tokens:]
+        self._forget_unowned()
 
     def fork(self, parent: SeqId, child: SeqId) -> None:
         """Gives `child` the parent's tokens; raises as the ledger's `fork`."""
@@ -222,6 +235,7 @@ class TieredKVCache(PagedKVCache):
         """Lets each sequence continue another's tokens; raises as the ledger's `reorder`."""
         super().reorder(sources)
         self._tokens.update({seq_id: list(self._tokens[s]) for seq_id, s in sources.items()})
+        self._forget_unowned()
 
     def write(self, layer: int, k: Tensor, v: Tensor, plan: PagedPlan) -> None:
         """Stores one layer's new keys and values, once no copy of the layer needs their slots."""
@@ -252,6 +266,7 @@ class TieredKVCache(PagedKVCache):
         """
         super().check()
         self.lower.check()
+        self.pending.check()
         assert self._tokens.keys() == set(self.ledger.seq_ids), "tokens of another sequence"
         for seq_id, tokens in self._tokens.items():
             assert len(tokens) == self.length(seq_id), f"tokens of {seq_id!r} miscounted"
@@ -263,6 +278,18 @@ class TieredKVCache(PagedKVCache):
         keys = [content.key(i) for i in range(content.num_blocks)]
         whole = len(tokens) == content.num_blocks * self.ledger.block_size
         return keys if whole else [*keys, token_bytes(32)]
+
+    def _send_chain_down(self, keys: Sequence[bytes], table: Sequence[int]) -> None:
+        """Its beginning stays where not all has room: it is of use alone, an end is not."""
+        pinned = sum(len(kept) for _, kept in self._swapped.values())
+        most = max(0, min(self.lower.stack.capacity_blocks) - pinned)
+        # What the beginning will push out goes before it; a disk may be full behind it.
+        for i in (*reversed(range(most, len(keys))), *range(len(keys))[:most]):
+            try:
+                self._send_down(keys[i], table[i])
+            except OutOfBlocks:  # all of the fastest tier is pinned by swapped sequences
+                break
+        self.lower.renew(keys)
 
     def _send_down(self, key: bytes, block_id: int, filled: int | None = None) -> None:
         copy = self.lower.store(key, lambda: self._read(block_id, filled))
@@ -281,24 +308,32 @@ class TieredKVCache(PagedKVCache):
     def _bring_up(self, seq_id: SeqId, tokens: Sequence[int], keys: Sequence[bytes]) -> None:
         """Fetches blocks up to the first that is lost, and sends them up layer by layer.
 
-        What a place raises that is no loss ends the sequence that was just added.
+        What is raised on the way, and is no loss, ends the sequence that was just added.
         """
         self._tokens[seq_id], blocks = [], []
         try:
-            for key in keys:
-                blocks.append(self.lower.fetch(key))
-        except LookupError:
-            pass
+            with suppress(LookupError):
+                for key in keys:
+                    blocks.append(self.lower.fetch(key))
+            if blocks:
+                self.lower.renew(keys[: len(blocks)])
+                self._arrive(seq_id, list(tokens[: len(blocks) * self.ledger.block_size]), blocks)
         except BaseException:
             super().free(seq_id)
             del self._tokens[seq_id]
             raise
-        tokens = list(tokens[: len(blocks) * self.ledger.block_size])
-        if not tokens:
-            return
-        step = self.ledger.plan({seq_id: tokens})
+
+    def _arrive(self, seq_id: SeqId, tokens: list[int], blocks: Sequence[Block]) -> None:
+        step, copies = self.ledger.plan({seq_id: tokens}), []
         into = step.block_table[0]
-        copies = [self._send_up(layer, into, blocks) for layer in range(len(self.store.keys))]
+        try:
+            for layer in range(len(self.store.keys)):
+                copies.append(self._send_up(layer, into, blocks))
+        except BaseException:
+            for copy in copies:  # they write still: nobody else may have these blocks before
+                copy.ended()
+            self.ledger.abort(step)
+            raise
         self.pending.arrive(into, copies)
         self.ledger.commit(step)
         self._tokens[seq_id] = tokens
@@ -326,9 +361,14 @@ class TieredKVCache(PagedKVCache):
         self.lower.settle()
         self.pending.forget_done()
 
+    def _forget_unowned(self) -> None:
+        """What did not arrive, and is nobody's any more, is no error of the block's next owner."""
+        nobodys = {b for b in self.pending.arriving if not self.ledger.pool.ref_count(b)}
+        self.pending.forget(self.pending.unarrived(nobodys))
+
     def _forget_swapped(self, seq_id: SeqId) -> None:
         tokens, keys = self._swapped.pop(seq_id)
-        for key in keys:
+        for key in reversed(keys):  # as in `free`: its end is to be evicted first
             self.lower.unpin(key)
         if len(tokens) % self.ledger.block_size:
             self.lower.forget(keys[-1])

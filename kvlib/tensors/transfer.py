@@ -19,6 +19,7 @@ from kvlib.plan import OutOfBlocks, SeqId, SequenceTooLong
 from kvlib.tensors.block_bytes import LostBlock
 from kvlib.tensors.caches import SlotCache
 from kvlib.tensors.distributed import TEXT_BYTES, Ranks, RanksDisagree
+from kvlib.tensors.tiered import TieredKVCache
 
 REFUSALS = {each.__name__: each for each in (RanksDisagree, OutOfBlocks, SequenceTooLong)}
 
@@ -92,6 +93,8 @@ def send_sequence(
     digest = _started(header, ids)
     try:
         ranks.send(ids, to)
+        if isinstance(cache, TieredKVCache):  # what comes up from below may be on its way still
+            cache.drain()
         slots = stored_slots(cache, seq_id)
         for layer in range(header.num_layers):
             both = torch.stack(cache.store.read(layer, slots)).cpu()
@@ -140,6 +143,8 @@ def receive_sequence(ranks: Ranks, source: int, cache: SlotCache, seq_id: SeqId)
     try:
         ranks.send_text("", source)
         ids = ranks.receive((header.num_tokens,), torch.int64, source)
+        if isinstance(cache, TieredKVCache):  # it names blocks by their tokens
+            cache.name_tokens(plan, {seq_id: ids.tolist()})
         digest = _started(header, ids)
         for layer in range(header.num_layers):
             both = ranks.receive(header.layer_shape, cache.store.dtype, source)

@@ -105,16 +105,17 @@ def merge_parts(
     peak = tl.load(peak_ptr + part, mask=there, other=NOTHING)
     total = tl.load(total_ptr + part, mask=there, other=0.0)
     high = tl.max(peak, 0)
-    weight = tl.where(total > 0, tl.exp(peak - high), 0.0)
+    # A total that is NaN counts: what broke is to be seen in what comes out.
+    weight = tl.where(total == 0, 0.0, tl.exp(peak - high))
     whole = tl.sum(weight * total, 0)
     parts = tl.load(
         sum_ptr + part[:, None].to(tl.int64) * HEAD_DIM + d[None, :],
         mask=there[:, None] & (d < HEAD_DIM)[None, :],
         other=0.0,
     )
-    divisor = tl.where(whole > 0, whole, 1.0)
+    divisor = tl.where(whole == 0, 1.0, whole)
     out = tl.sum(parts * weight[:, None], 0) / divisor
-    query = row_head * GROUP + g
+    query = (row_head * GROUP + g).to(tl.int64)
     tl.store(out_ptr + query * HEAD_DIM + d, out.to(out_ptr.dtype.element_ty), mask=d < HEAD_DIM)
-    lse = tl.where(whole > 0, high + tl.log(divisor), -float("inf"))
+    lse = tl.where(whole == 0, -float("inf"), high + tl.log(divisor))
     tl.store(lse_ptr + query, lse)

@@ -29,7 +29,7 @@ THREADS = "-fopenmp"
 
 
 class NoCompiler(RuntimeError):
-    """There is no C++ compiler on this machine, or it cannot compile this file."""
+    """There is no C++ compiler here, it cannot compile this file, or the result cannot be kept."""
 
 
 def compiler() -> str:
@@ -74,8 +74,9 @@ def library(source: Path, defines: Sequence[str] = ()) -> ctypes.CDLL:
         defines: macros as `NAME=value`; each set of them is compiled on its own.
 
     Raises:
-        NoCompiler: it cannot be compiled here; the message has the compiler's first words. Nothing
-            is left behind.
+        NoCompiler: it cannot be compiled here; the message has the compiler's first words. Or the
+            cache folder cannot be written to, or holds a damaged file of that name. Nothing half
+            written is left behind.
     """
     cxx = compiler()
     flags = (*FLAGS, *LIBRARY, *(f"-D{define}" for define in defines))
@@ -83,9 +84,15 @@ def library(source: Path, defines: Sequence[str] = ()) -> ctypes.CDLL:
     what = "\0".join([*texts, *flags, cxx, _version(cxx), _features()])
     name = f"{source.stem}-{hashlib.sha256(what.encode()).hexdigest()[:24]}.so"
     target = user_cache() / "kernels" / name
-    if not target.exists():
-        _compile(cxx, source, flags, target)
-    return ctypes.CDLL(str(target))
+    try:
+        if not target.exists():
+            _compile(cxx, source, flags, target)
+        return ctypes.CDLL(str(target))
+    except OSError as error:  # no room or no right to write there, or a damaged file
+        raise NoCompiler(
+            f"{source.name}, compiled, cannot be kept in and loaded from {target.parent}: {error}. "
+            f"Make room there, delete {name} if it is there, or let KVLIB_CACHE name another folder"
+        ) from error
 
 
 def _compile(cxx: str, source: Path, flags: Sequence[str], target: Path) -> None:

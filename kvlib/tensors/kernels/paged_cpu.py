@@ -106,13 +106,18 @@ def _check(
         raise ValueError(
             f"one of {list(TYPES)} for q, keys and values, got {q.dtype}, {keys.dtype}"
         )
+    if keys.shape != values.shape or keys.shape[3] != q.shape[2]:
+        raise ValueError(
+            "keys and values must be alike and have the head_dim of q: got "
+            f"{tuple(keys.shape)}, {tuple(values.shape)}, q {tuple(q.shape)}"
+        )
     if not q.is_contiguous() or keys.stride(3) != 1 or keys.stride() != values.stride():
         raise ValueError(
             "q must be contiguous, keys and values alike with the last axis contiguous"
         )
-    if q.shape[2] > 512 or not 1 <= group <= 64:
+    if group < 1 or q.shape[1] % keys.shape[1]:
         raise ValueError(
-            f"the kernel takes head_dim to 512 and 64 queries a KV head, got {q.shape[2]}, {group}"
+            f"query heads must be a multiple of KV heads: {q.shape[1]} and {keys.shape[1]}"
         )
     whole = table.dtype == rows.dtype == torch.int32 and rows.is_contiguous() and table.dim() == 2
     whole = whole and table.is_contiguous()

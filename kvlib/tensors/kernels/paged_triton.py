@@ -95,6 +95,10 @@ def attend_rows(
         raise ValueError(
             "q must be contiguous, keys and values alike with the last axis contiguous"
         )
+    if num_q_heads == 0 or num_q_heads % num_kv_heads:
+        raise ValueError(
+            f"query heads must be a multiple of KV heads: {num_q_heads} and {num_kv_heads}"
+        )
     from kvlib.tensors.kernels._paged_triton import attend_part, merge_parts
 
     group = num_q_heads // num_kv_heads

@@ -85,9 +85,10 @@ inline float weigh(Vector* score, int n, Running& run) {
     run.total *= shrink;
   }
   for (int i = 0; i < TILE / WIDE; i++) {
-    // A score of minus infinity would leave exp(-87) behind, which is not nothing.
-    const Vector weight = exp_of(score[i] - high);
-    score[i] = score[i] > -INFINITY ? weight : Vector{};
+    // A score of minus infinity would leave exp(-87) behind, which is not nothing. So would NaN, which
+    // is to be seen in what comes out.
+    const Vector weight = score[i] == score[i] ? exp_of(score[i] - high) : score[i];
+    score[i] = score[i] == Vector{} - INFINITY ? Vector{} : weight;
     run.total += score[i];
   }
   return shrink;

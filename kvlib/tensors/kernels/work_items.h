@@ -33,13 +33,13 @@ void merge(const Args& a, int64_t row, int64_t head, const float* parts, int64_t
     std::vector<float> whole(dim, 0.0f);
     for (int64_t p = 0; p < num_parts; p++) {
       const float* part = first + p * step;
-      if (part[0] == -INFINITY) continue;
+      if (part[1] == 0) continue;  // it saw nothing; its peak says so too, but not where all is NaN
       const float weight = std::exp(part[0] - peak);
       total += part[1] * weight;
       for (int64_t d = 0; d < dim; d++) whole[d] += weight * part[2 + d];
     }
-    a.lse[query] = total > 0 ? peak + std::log(total) : -INFINITY;
-    const float share = total > 0 ? 1 / total : 0;
+    a.lse[query] = total == 0 ? -INFINITY : peak + std::log(total);
+    const float share = total == 0 ? 0 : 1 / total;
     for (int64_t d = 0; d < dim; d++) store(out + d, whole[d] * share);
   }
 }
