@@ -1,9 +1,10 @@
 """Which small faults the tests would miss: python measure/mutants.py [module ...] [--record].
 
-Every mutant of a module meets the module's own tests and doctests. One that no test kills is either
-harmless, and `harmless_mutants.json` says why, or a test is missing. It can be stopped at any time
-and goes on where it was; what was killed is tried again only when its function has changed. Needs
-`requirements-mutants.txt` beside what the tests need, and much time: CI only reads the record.
+Every mutant of a module, or of a sample of them, meets the module's own tests and doctests. One
+that no test kills is either harmless, and `harmless_mutants.json` says why, or a test is missing.
+It can be stopped at any time and goes on where it was; what was killed is tried again only when its
+function has changed. Needs `requirements-mutants.txt` beside what the tests need, and much time: CI
+only reads the record.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from mutant_text import ROOT, Mutant, harmless
 if TYPE_CHECKING:
     from mutant_run import Outcome
 
-STATE = ROOT / "_build" / "mutants"
+RECORD = ROOT / "chapters" / "measured" / "mutants.cpu.json"
+STATE = ROOT / ".mutants"  # not in _build, which `make test` clears
 RULES = ("measure/mutations.py", "measure/mutant_text.py")
 LEDGERS = ["ledger", "paged_ledger", "sequences"]
 ALLOCATORS = ["checks", "arena", "slab", "buddy"]
@@ -95,11 +97,22 @@ def listed(module: str) -> list[Mutant]:
     return [Mutant(*each) for each in json.loads(kept.read_text())]
 
 
-def try_all(module: str, again: bool, examples: int, until: float) -> bool:
-    """Tries what is not known yet, and answers whether all of the module is known now.
+def sample(every: list[Mutant], size: int) -> list[Mutant]:
+    """Returns as many of a module's mutants as asked, the same in every run, in their order.
+
+    A larger sample holds the smaller one.
+    """
+    drawn = sorted(every, key=lambda each: hashlib.sha256(each.key.encode()).digest())[:size]
+    taken = {each.key for each in drawn}
+    return [each for each in every if each.key in taken]
+
+
+def try_all(module: str, size: int, again: bool, examples: int, until: float) -> bool:
+    """Tries what is not known yet, and answers whether all that is asked is known now.
 
     Args:
         module: its path.
+        size: of the sample of its mutants to try.
         again: whether survivors without a reason are tried again, because there are new tests.
         examples: how many a property is tried on at most: few at first, all that it says again.
         until: when to stop, by the monotonic clock.
@@ -108,7 +121,7 @@ def try_all(module: str, again: bool, examples: int, until: float) -> bool:
 
     from mutant_run import Runner
 
-    results, every = Results(module), listed(module)
+    results, every = Results(module), sample(listed(module), size)
     begin, known = len(results), results.known()
 
     def wanted(mutant: Mutant) -> bool:
@@ -139,14 +152,15 @@ def try_all(module: str, again: bool, examples: int, until: float) -> bool:
     return all(each.key in known for each in every)
 
 
-def summary(module: str) -> dict[str, Any]:
+def summary(module: str, size: int) -> dict[str, Any]:
     """Returns a module's line of the record: mutants, killed, and each survivor.
 
     Raises:
         ValueError: some mutants were not tried yet.
     """
     known, survivors, statuses = Results(module).known(), [], Counter()
-    for mutant in listed(module):
+    every = listed(module)
+    for mutant in sample(every, size):
         if mutant.key not in known:
             raise ValueError(f"{module}:{mutant.line} was not tried yet: {mutant.after}")
         status = known[mutant.key]["status"]
@@ -156,6 +170,7 @@ def summary(module: str) -> dict[str, Any]:
             why = harmless(module, mutant)
             survivors.append({**place, "after": mutant.after, "harmless": why})
     return {
+        "of": len(every),
         "mutants": statuses.total(),
         "killed": statuses.total() - statuses["survived"],
         "of_them_by_time": statuses["timeout"],
@@ -164,19 +179,33 @@ def summary(module: str) -> dict[str, Any]:
     }
 
 
-def write_record(modules: list[str]) -> None:
-    """Writes the record of all modules that were tried to the end."""
+def recorded() -> dict[str, Any]:
+    """Returns what the record says of modules that have not changed since."""
+    if not RECORD.exists():
+        return {}
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    return {
+        module: {"of": line["mutants"], **line}
+        for module, line in record["data"]["modules"].items()
+        if (path := ROOT / module).exists()
+        and hashlib.sha256(path.read_bytes()).hexdigest() == record["code"][module]
+    }
+
+
+def write_record(modules: list[str], size: int) -> None:
+    """Writes the record of these modules, and of those it has that are still as they were."""
     from importlib.metadata import version
 
     import torch
 
     from record import write
 
+    lines = {**recorded(), **{module: summary(module, size) for module in modules}}
     data = {
         "tool": f"Cosmic Ray {version('cosmic-ray')}",
-        "modules": {m: summary(m) for m in modules},
+        "modules": dict(sorted(lines.items())),
     }
-    write("mutants", data, modules, torch.device("cpu"))
+    write("mutants", data, sorted(lines), torch.device("cpu"))
 
 
 def main() -> None:
@@ -184,15 +213,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", help="kvlib/blocks.py, ...; all that were begun")
     parser.add_argument("--again", action="store_true", help="try survivors without a reason again")
+    parser.add_argument("--sample", type=int, default=10**6, help="of each module's mutants")
     parser.add_argument("--examples", type=int, default=100, help="of each property")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--record", action="store_true", help="write the record, too")
     asked = parser.parse_args()
     begun = sorted(p.stem.replace(".", "/") + ".py" for p in STATE.glob("*.jsonl"))
     modules, until = asked.modules or begun, time.monotonic() + 60 * asked.minutes
-    whole = [module for module in modules if try_all(module, asked.again, asked.examples, until)]
+    size, again = asked.sample, asked.again
+    whole = [each for each in modules if try_all(each, size, again, asked.examples, until)]
     if asked.record:
-        write_record(whole)
+        write_record(whole, size)
 
 
 if __name__ == "__main__":
