@@ -6,7 +6,7 @@ BOOK   := $(VENV)/bin/jupyter-book build . -W -n --keep-going --quiet
 RECORDS ?= chapters/measured
 
 .DEFAULT_GOAL := help
-.PHONY: help book html lab notebooks test quick gpu clean
+.PHONY: help book html gettext lab notebooks test quick gpu clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 12
@@ -16,6 +16,9 @@ book: html  ## build the book and open it (needs neither torch nor a GPU)
 
 html: $(VENV)/book.stamp  ## build the book into _build/html
 	@$(BOOK)
+
+gettext: $(VENV)/book.stamp  ## extract every page's text for translators into _build/translation
+	@$(BOOK) --builder custom --custom-builder gettext --path-output _build/translation
 
 lab: $(VENV)/full.stamp  ## open the notebooks in JupyterLab
 	@$(PY) -m jupyterlab chapters

@@ -63,7 +63,8 @@ def test_a_book_that_built_nothing_is_no_success(tmp_path, monkeypatch, capfd):
 
 def test_everything_is_checked():
     names = [name for stage in check.stages(False, "1") for name, _ in stage]
-    wanted = ["style", "format", "book", "tests", "same pages", "notebooks", "pages"]
+    wanted = ["style", "format", "book", "tests"]
+    wanted += ["same pages", "texts", "notebooks", "pages"]
     assert names == wanted
     commands = {name: command for stage in check.stages(False, "1") for name, command in stage}
     found = {path.name for path in (ROOT / "tests").glob("test_*.py")}

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from kvlib import measured
 from kvlib.block_table import BlockTable
 from kvlib.blocks import BlockPool
 from kvlib.eviction import FIFOPolicy
@@ -178,3 +179,13 @@ DRIVEN_THROUGH = {
     "scheduled_memory": "the desk",
     "turns": "fair_line",
 }
+
+
+def test_the_record_holds_ten_million_operations_on_every_structure():
+    record = measured.load("operations.cpu")["data"]
+    assert record["operations"] >= 10**7
+    assert set(record["of"]) == set(loaded("all"))
+    for counts in record["of"].values():
+        assert counts["operations"] > 1000 and counts["episodes"] > 1
+    assert record["faults"] == sum(counts["faults"] for counts in record["of"].values()) > 10**5
+    assert record["operations"] == sum(counts["operations"] for counts in record["of"].values())

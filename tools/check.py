@@ -21,8 +21,17 @@ PY = sys.executable
 BOOK = shutil.which("jupyter-book", path=str(Path(PY).parent)) or "jupyter-book"
 PYTEST = [PY, "-m", "pytest", "-q"]
 NOTEBOOKS = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("chapters/*/*.ipynb"))
-PAGES = [f"tests/test_{name}.py" for name in ("pages", "live_page", "shut_in")]
+PAGES = [f"tests/test_{name}.py" for name in ("pages", "live_page", "shut_in", "publishing")]
 WORKERS = ["-n", "2", "--dist", "loadfile"]
+# In a folder of its own: what Sphinx remembers for pages does not serve their texts.
+TEXTS = [
+    "--builder",
+    "custom",
+    "--custom-builder",
+    "gettext",
+    "--path-output",
+    "_build/translation",
+]
 # A kernel that is killed answers nobody; without a limit of its own nbval waits half an hour.
 CELLS = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300"]
 
@@ -47,6 +56,7 @@ def stages(quick: bool, seed: str) -> list[list[Gate]]:
         ],
         [
             ("same pages", [PY, "tools/same_pages.py"]),
+            ("texts", [BOOK, "build", ".", "-W", "--keep-going", "--quiet", *TEXTS]),
             ("notebooks", [*PYTEST, *WORKERS, *CELLS, *NOTEBOOKS]),
         ],
         [("pages", [*PYTEST, *WORKERS, *order, "-m", "browser", *PAGES])],

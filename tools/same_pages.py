@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BOOK = shutil.which("jupyter-book", path=str(Path(sys.executable).parent)) or "jupyter-book"
 LEFT_OUT = ("_build", "__pycache__", "*.egg-info", ".*")
 ELSEWHERE = {"TZ": "Pacific/Kiritimati", "PYTHONHASHSEED": "7"}
+sys.path.append(str(ROOT / "book" / "_ext"))
 SHOWN = 120  # characters around the first difference of a file
 
 
@@ -28,12 +29,14 @@ def build(folder: Path) -> Path:
     Raises:
         RuntimeError: the build failed; the message is what it said.
     """
+    from publishing import commit  # the copy is no repository
+
     copy = folder / "book"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
     done = subprocess.run(
         [BOOK, "build", ".", "-W", "-n", "--keep-going", "--quiet"],
         cwd=copy,
-        env={**os.environ, **ELSEWHERE},
+        env={"KVLIB_COMMIT": commit(), **os.environ, **ELSEWHERE},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

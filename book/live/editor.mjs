@@ -98,11 +98,24 @@ class Editor {
   }
 }
 
+const PASSED = "kvlib-passed";
+
+/** Keeps in this browser that an exercise was passed; the page of outcomes shows it. */
+function remember(exercise) {
+  try {
+    const passed = new Set(JSON.parse(localStorage.getItem(PASSED) ?? "[]"));
+    localStorage.setItem(PASSED, JSON.stringify([...passed.add(exercise)].sort()));
+  } catch {
+    // A browser that keeps nothing, or something else under this name: there is no mark then.
+  }
+}
+
 export function mountExercise(part, runtime) {
   const stub = part.querySelector(".kv-stub");
   async function run(source) {
     const graded = await runtime.call("grade", part.dataset.exercise, source);
     const { passed, message, printed } = JSON.parse(graded);
+    if (passed) remember(part.dataset.exercise);
     const verdict = `${passed ? "Passed" : "Not yet"}: ${message}`;
     return { verdict, printed, kind: passed ? "right" : "wrong" };
   }

@@ -1,0 +1,99 @@
+"""The pages made from all others: the map, the paths, the outcomes, the timeline."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+import built_book
+from kvlib import exercises
+
+ROOT = Path(__file__).resolve().parents[1]
+GRADES = ("recall", "apply", "open")
+
+
+@pytest.fixture(scope="module")
+def study():
+    return built_book.extension("study")
+
+
+@pytest.fixture(scope="module")
+def pages(study):
+    return [page for pages in study.chapters().values() for page in pages]
+
+
+def test_every_page_has_its_ideas_and_no_others_have(study, pages):
+    assert [page.name for page in pages] == list(study.ideas()["ideas"])
+
+
+def test_a_path_goes_forward_through_pages_that_exist(study, pages):
+    names = [page.name for page in pages]
+    assert len(study.ideas()["paths"]) == 4
+    for path in study.ideas()["paths"].values():
+        places = [names.index(name) for name in path["pages"]]
+        assert places == sorted(set(places))
+
+
+def test_minutes_are_counted_from_the_page(study, tmp_path, monkeypatch):
+    chapter = tmp_path / "chapters" / "c"
+    chapter.mkdir(parents=True)
+    promise = "**After this page you can read.**"
+    solution = "```{dropdown} Solution\n" + "word " * 900 + "\n```"
+    text = f"# A page\n\n{promise}\n\n{'word ' * 3990}\n\n**1 (open).** Do it.\n\n{solution}\n"
+    (chapter / "p.md").write_text(text)
+    monkeypatch.setattr(study, "ROOT", tmp_path)
+    page = study.page("c/p")
+    assert page.minutes == 25  # 20 of words, 5 of one exercise; the solution is folded
+    assert (page.title, page.promise) == ("A page", "After this page you can read.")
+    assert page.exercises == (("1 (open)", ""),)
+
+
+def test_an_exercise_is_recall_apply_or_open(pages):
+    found = [name for page in pages for name, _ in page.exercises]
+    for name in found:
+        assert re.fullmatch(rf"\d \(({'|'.join(GRADES)})\)", name) or "pre " in name, name
+    assert len(found) >= 100
+    for grade in GRADES:
+        assert sum(grade in name for name in found) >= 20
+
+
+def test_every_graded_exercise_shows_one_outcome(pages):
+    graded = [slug for page in pages for _, slug in page.exercises if slug]
+    assert sorted(graded) == sorted(exercises.slugs())
+    assert len(graded) >= 40
+
+
+def test_every_page_promises_one_thing(pages):
+    without = {page.name for page in pages if not page.promise}
+    assert without == {"01_foundations/challenges", "01_foundations/scoreboard"}
+
+
+def test_the_timeline_is_in_order_and_its_dates_are_those_of_its_sources():
+    bib = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
+    entries = dict(re.findall(r"@\w+\{(\w+),(.*?)\n\}", bib, re.DOTALL))
+    rows = re.findall(
+        r"^\| (\d{4}(?:-\d\d)?) \| (.*?) \|", (ROOT / "book/timeline.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) > 30
+    assert [when[:4] for when, _ in rows] == sorted(when[:4] for when, _ in rows)
+    months = [when for when, _ in rows if "-" in when]
+    assert months == sorted(months)
+    for when, what in rows:
+        keys = re.findall(r"\{cite\}`(\w+)`", what)
+        assert keys or "](https://" in what, what
+        for key in keys:
+            if "-" in when:
+                year, month = re.search(
+                    r"(?:arXiv:|eprint = \{)(\d\d)(\d\d)\.", entries[key]
+                ).groups()
+                assert when == f"20{year}-{month}", key
+            else:
+                assert re.search(rf"year\s*=\s*[{{\"]?{when}", entries[key]), key
+
+
+def test_the_contents_hold_the_pages_made_of_all_others():
+    toc = (ROOT / "_toc.yml").read_text(encoding="utf-8")
+    files = [entry["file"] for part in yaml.safe_load(toc)["parts"] for entry in part["chapters"]]
+    for name in ("map", "outcomes", "timeline", "unsolved"):
+        assert f"book/{name}" in files
