@@ -197,3 +197,16 @@ def test_records_show_their_provenance_and_data():
         assert part in text
     assert tables.device(record) == "gpu"
     assert tables.EMPTY["gpu"] == "Not yet run on a GPU."
+
+
+def test_a_page_names_the_records_it_shows_that_are_stale(tmp_path):
+    tables = extension("measured_tables")
+    record = {"date": "", "machine": "", "versions": {}, "commit": "", "command": "", "data": {}}
+    for record_name in ("speed.cpu", "speed_up.cpu"):
+        path = tmp_path / f"{record_name}.json"
+        path.write_text(json.dumps(record | {"name": record_name, "code": {"gone.py": "0"}}))
+    for text in ('measured.load("speed.cpu")', 'f"speed.{device}"'):
+        assert [each["name"] for each in tables.used(text, tmp_path)] == ["speed.cpu"]
+    assert tables.used("a speed of light", tmp_path) == []
+    words = tables.note(tables.records(tmp_path)).astext()
+    assert "taken: speed.cpu, speed_up.cpu. The" in words

@@ -1,12 +1,13 @@
 """The `measured-records` directive: every record of `chapters/measured/` as tables on one page.
 
 A record that names the code it measured (`code`: path to SHA-256) is marked stale as soon as one
-of those files reads differently today.
+of those files reads differently today; so is each notebook's page that shows it, at its end.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -135,8 +136,40 @@ class MeasuredRecords(SphinxDirective):
         return [box]
 
 
+def used(text: str, folder: Path) -> list[dict[str, Any]]:
+    """The records that a page's text names, such as `"lengths.cpu"` or `f"lengths.{device}"`."""
+    return [each for each in records(folder) if f'"{each["name"].split(".")[0]}.' in text]
+
+
+def note(stale: list[dict[str, Any]]) -> nodes.Element:
+    """What a page says of the records it shows whose code has changed since they were taken."""
+    words = nodes.paragraph()
+    words += nodes.strong("", "Measured on earlier code.")
+    words += nodes.Text(" The code that these records time has changed since they were taken: ")
+    for each in stale:
+        words += [nodes.literal("", each["name"]), nodes.Text(", ")]
+    words[-1] = nodes.Text(". The measurements at the back name the files.")
+    return nodes.note("", words, classes=["stale-records"])
+
+
+def _mark_stale(app: Sphinx, document: nodes.document) -> None:
+    env, folder = app.env, Path(app.srcdir) / "chapters" / "measured"
+    path = Path(env.doc2path(env.docname))
+    if path.suffix != ".ipynb":
+        return
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    shown = used(code, folder)
+    for record in shown:
+        for name in (f"chapters/measured/{record['name']}.json", *record.get("code", {})):
+            env.note_dependency(str(ROOT / name))
+    if stale := [record for record in shown if changed(record)]:
+        document[0].append(note(stale))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Adds the directive, and the repository to the path so that autodoc finds kvlib unbuilt."""
     sys.path.insert(0, str(ROOT))
+    app.connect("doctree-read", _mark_stale)
     app.add_directive("measured-records", MeasuredRecords)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

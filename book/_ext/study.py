@@ -200,7 +200,7 @@ def _lower(promise: str) -> str:
 def _marks(each: Page) -> str:
     names = []
     for name, slug in each.exercises:
-        mark = f' <span class="kv-mark" data-exercise-name="{slug}"></span>' if slug else ""
+        mark = f'<span class="kv-mark" data-exercise-name="{slug}"></span>' if slug else ""
         names.append(f"exercise {name}{mark}")
     return f"*Shown by* {'; '.join(names)}." if names else ""
 

@@ -10,6 +10,6 @@ document.addEventListener("DOMContentLoaded", () => {
     // Nothing can be kept here; then nothing was passed.
   }
   const done = marks.filter((mark) => passed.includes(mark.dataset.exerciseName));
-  for (const mark of done) mark.textContent = "✓ passed";
+  for (const mark of done) mark.textContent = " ✓ passed";
   line.textContent = `Passed in this browser: ${done.length} of ${marks.length} graded exercises.`;
 });
