@@ -1,7 +1,7 @@
 """The highest usage in a log, and how often requests waited beside free memory."""
 
 TASK = """
-A log is a list of lines. A load line of vLLM V1 looks like this:
+A log is a list of lines. A load line of vLLM (0.8 and later) looks like this:
 
 `INFO 05-04 09:00:40 [loggers.py:118] Engine 000: Avg prompt throughput: 80.5 tokens/s, Avg
 generation throughput: 12.5 tokens/s, Running: 4 reqs, Waiting: 2 reqs, GPU KV cache usage: 15.5%,
@@ -12,6 +12,8 @@ somebody waiting while less than 90 % is used.** Without a load line it is `(0.0
 
 - A line is a load line by how its *message* begins, behind level, date, time and `[file:line]`:
   `Engine`, a number, `: Avg prompt throughput: `. Other lines may quote a load line.
+- Newer versions put further fields between `Waiting` and the usage, such as `Deferred: 2 reqs` or
+  `Preemptions: 4`.
 """
 
 STUB = """
@@ -27,7 +29,7 @@ import re
 
 LOAD = re.compile(
     r"[A-Z]+ [\\d-]+ [\\d:]+ \\[[\\w.]+:\\d+\\] Engine \\d+: Avg prompt throughput: .*"
-    r"Waiting: (\\d+) reqs, GPU KV cache usage: ([\\d.]+)%"
+    r"Waiting: (\\d+) reqs, .*GPU KV cache usage: ([\\d.]+)%"
 )
 
 
@@ -44,6 +46,8 @@ WRONG = (
     SOLUTION.replace("LOAD.match", "LOAD.search").replace(
         'r"[A-Z]+ [\\d-]+ [\\d:]+ \\[[\\w.]+:\\d+\\] Engine \\d+: Avg', 'r"Avg'
     ),
+    # Knows the fields of one version.
+    SOLUTION.replace("reqs, .*GPU", "reqs, GPU"),
     # Compares texts: "9.0" is above "15.0".
     SOLUTION.replace("float(m[2])", "m[2]")
     .replace("used < 90", "float(used) < 90")
@@ -65,11 +69,11 @@ WRONG = (
 )
 
 
-def _load(waiting, used, engine="000"):
+def _load(waiting, used, engine="000", more=""):
     return (
         f"INFO 05-04 09:00:40 [loggers.py:118] Engine {engine}: Avg prompt throughput: 80.5 "
         "tokens/s, Avg generation throughput: 12.5 tokens/s, Running: 4 reqs, "
-        f"Waiting: {waiting} reqs, GPU KV cache usage: {used:.1f}%, Prefix cache hit rate: 40.0%"
+        f"Waiting: {waiting} reqs, {more}GPU KV cache usage: {used:.1f}%, Prefix cache hit rate: 40.0%"
     )
 
 
@@ -87,6 +91,7 @@ CASES = (
     ([_load(0, 9.0), _load(0, 15.0), _load(1, 10.0)], (15.0, 1), "numbers, not texts"),
     ([_load(4, 20.0), _load(9, 30.5), _load(0, 25.0)], (30.5, 2), "two lines have waiters"),
     ([_load(0, 20.0), _QUOTE], (20.0, 0), "a prompt quotes a load line"),
+    ([_load(4, 91.0, more="Deferred: 3 reqs, Preemptions: 2, ")], (91.0, 0), "newer fields"),
     ([_ACCESS, "", _QUOTE], (0.0, 0), "no load line"),
     ([_load(1, 40.0, "017"), _ACCESS], (40.0, 1), "another engine's number"),
 )

@@ -128,6 +128,8 @@ _FIELDS: dict[str, tuple[str, Reader]] = {
     "running": ("running", _count),
     "waiting": ("waiting", _count),
     "pending": ("waiting", _count),
+    "deferred": ("deferred", _count),
+    "preemptions": ("preempted", _count),
     "swapped": ("swapped", _count),
     "gpu kv cache usage": ("used_share", _share),
     "cpu kv cache usage": ("host_share", _share),
@@ -178,7 +180,7 @@ def _format(engine: str, kind: str, head: str, *needs: str) -> _Format:
 _LONGEST_REQUEST = r"Maximum concurrency for (?P<max_len>[\d,]+) tokens per request: "
 _FORMATS = (
     _format("vLLM", "pool", r"(?=# (?:GPU|cuda) blocks: )", "blocks"),
-    _format("vLLM", "pool", r"(?=GPU KV cache size: )", "tokens"),
+    _format("vLLM", "pool", r"(?=[A-Z]{2,8} KV cache size: )", "tokens"),
     _format("vLLM", "pool", r"(?=Available KV cache memory: )", "memory"),
     _format("vLLM", "pool", r"(?=Maximum concurrency for )", "max_len", "concurrency"),
     _format(
@@ -190,7 +192,7 @@ _FORMATS = (
     _format(
         "vLLM",
         "load",
-        r"(?:(?P<who>Engine \d+): )?(?=Avg prompt throughput: )",
+        r"(?:(?P<who>Engine \d+|\d+ Engines Aggregated): )?(?=Avg prompt throughput: )",
         *("prompt_tokens_s", "output_tokens_s", "running", "waiting", "used_share"),
     ),
     _format("vLLM", "hits", r"Prefix cache hit rate: (?=GPU: )", "hit_rate"),
@@ -230,6 +232,7 @@ _PREFIXES = tuple(
     )
 )
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_DEVICE = re.compile(r"[a-z]+ (?=kv cache (?:size|usage)$)")
 
 
 def parse(line: str) -> Entry | None:
@@ -271,7 +274,7 @@ def _read(known: _Format, head: re.Match[str], message: str, stamp: str, who: st
     if not values:  # else the head has said all
         values = _pairs(message[head.end() :])
     facts, unread = {}, []
-    for name, text in values.items():
+    for name, text in _one_device(values).items():
         fact, reader = _FIELDS.get(name, ("", str))
         if not fact:
             unread.append(name)
@@ -286,20 +289,32 @@ def _read(known: _Format, head: re.Match[str], message: str, stamp: str, who: st
     return Entry(known.engine, known.kind, stamp, who, facts, tuple(unread))
 
 
+def _one_device(values: dict[str, str]) -> dict[str, str]:
+    """Calls the device "gpu" where a line names a single one: vLLM also prints CPU, XPU or TPU."""
+    if sum(1 for name in values if _DEVICE.match(name)) != 1:
+        return values
+    return {_DEVICE.sub("gpu ", name): text for name, text in values.items()}
+
+
 def _place(known: _Format, message: str) -> str:
     return f"a {known.kind} line of {known.engine} that cannot be read, {message[:90]!r}"
 
 
 def _pairs(body: str) -> dict[str, str]:
     """Returns the list `name: value, name: value` as a mapping; thousands have no space."""
-    found = {}
+    found: dict[str, str] = {}
+    name = ""
     for part in body.rstrip(" ,.").split(", "):
         longest = re.match(_LONGEST_REQUEST, part)
         if longest:
             found |= {"max_len": longest["max_len"], "concurrency": part[longest.end() :]}
             continue
-        name, colon, value = part.partition(": ")
-        if not colon:
-            name, _, value = part.partition("=")
-        found[name.strip().lower()] = value.strip()
+        before, mark, value = part.partition(": ")
+        if not mark:
+            before, mark, value = part.partition("=")
+        if not mark and name and name not in _FIELDS:  # a value that is a list itself
+            found[name] += f", {part.strip()}"
+            continue
+        name = before.strip().lower()
+        found[name] = value.strip()
     return found

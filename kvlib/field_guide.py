@@ -39,10 +39,10 @@ class Tree(NamedTuple):
 _BITS = Leaf("store it in 8 bits", "04_engines/smaller_by_precision", "perplexity on your text")
 _CARDS = Leaf("split heads over cards", "04_engines/sharded_cache", "KV heads per card")
 _RULE = Leaf("another admission rule", "04_engines/admission", "used, and computed twice")
-_MARK = Leaf("a small watermark", "04_engines/admission", "tokens computed twice")
 _LIMIT = Leaf("raise the limit on requests", "05_practice/tuning", "waiting, beside used")
 _FEWER = Leaf("lower the limit on requests", "05_practice/tuning", "waiting, and computed twice")
 _ORDER = Leaf("put what is shared first", "05_practice/prompts", "prefix hit rate")
+_TIER = "a second tier behind the index"
 
 TREES = {
     "long": Tree(
@@ -65,22 +65,26 @@ TREES = {
         Fork(
             "Is much of it promised and empty?",
             Leaf("blocks on demand", "03_paged/paged_attention", "share of slots used"),
-            _BITS,
+            Leaf(
+                "fewer bits, or a card: plan both",
+                "05_practice/memory_budget",
+                "users, with an interval",
+            ),
         ),
         Fork("Do as many run as may run?", _LIMIT, _RULE),
     ),
     "first": Tree(
         "The first token is late",
-        "Do prompts begin alike?",
+        "Do most wait before they begin?",
         Fork(
-            "Is the hit rate near the most?",
-            Leaf("cards for prompts alone", "04_engines/disaggregation", "both latencies"),
+            "Is the hit rate below the most?",
             _ORDER,
+            Leaf("more servers, or less load", "05_practice/load_tests", "rate within the target"),
         ),
         Fork(
-            "Do most wait before they begin?",
-            Leaf("a plan with less load", "05_practice/memory_budget", "users, with an interval"),
+            "Do prompts share steps with answers?",
             Leaf("larger chunks", "05_practice/tuning", "first token, and longest pause"),
+            Leaf("more cards for a prompt", "04_engines/disaggregation", "both latencies"),
         ),
     ),
     "slow": Tree(
@@ -102,9 +106,9 @@ TREES = {
         "Are over 5 % of tokens computed twice?",
         Fork("Is each let in by its prompt alone?", _RULE, _FEWER),
         Fork(
-            "Is copying faster than computing?",
-            Leaf("swap instead", "04_engines/admission", "bandwidth of the link"),
-            _MARK,
+            "Is most of what they lost found again?",
+            Leaf("a small watermark", "04_engines/admission", "tokens computed twice"),
+            Leaf(_TIER, "04_engines/tiers", "hits of the tier"),
         ),
     ),
     "again": Tree(
@@ -112,13 +116,13 @@ TREES = {
         "Was it dropped before it came back?",
         Fork(
             "Is copying faster than computing?",
-            Leaf("a second tier", "04_engines/tiers", "hits, bytes written"),
-            Leaf("send it where it was", "04_engines/routing", "hit rate, longest wait"),
+            Leaf(_TIER, "04_engines/tiers", "hits, bytes written"),
+            Leaf("nothing: compute it again", "04_engines/admission", "bandwidth of the link"),
         ),
         Fork(
-            "Does something else stand before it?",
-            _ORDER,
-            Leaf("look at salts and tenants", "04_engines/isolation", "who shares with whom"),
+            "Was it computed on another server?",
+            Leaf("send it where it was", "04_engines/routing", "hit rate, longest wait"),
+            Leaf("the order, then the salts", "05_practice/prompts", "first token that differs"),
         ),
     ),
 }

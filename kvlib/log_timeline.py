@@ -43,7 +43,8 @@ class Sample(NamedTuple):
 
         Memory is what requests wait for only where it is full or was just taken back. Where some
         wait beside free memory, something else holds them back: a limit on requests or tokens of a
-        step, or an admission rule that expects longer answers than come.
+        step, an admission rule that expects longer answers than come, or what they wait for is not
+        memory at all (keys and values on their way from elsewhere, an adapter, a grammar).
 
         Example:
             >>> [Sample(0, 0, 8, waiting, used, 0).state for waiting, used in ((5, 0.97), (5, 0.4))]
@@ -248,11 +249,11 @@ class _Reader:
         self._speaker = entry.who
         facts = entry.facts
         self.log.hit_rate = facts.get("hit_rate", self.log.hit_rate)
+        counted = facts.get("preempted", 0)  # vLLM V1 counts those since the line before
+        self.log.preempted += counted
+        lost, self._since = self._since + counted, 0
         now = self._clock(entry)
-        self._add(
-            Sample(now, now, facts["running"], facts["waiting"], facts["used_share"], self._since)
-        )
-        self._since = 0
+        self._add(Sample(now, now, facts["running"], facts["waiting"], facts["used_share"], lost))
 
     def _clock(self, entry: Entry) -> float:
         seconds = entry.seconds

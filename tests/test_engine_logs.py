@@ -89,6 +89,40 @@ KNOWN = {
             },
         ),
     ),
+    # 0.33.0, v1/metrics/loggers.py: deferred and fetched are named when there are any
+    "vLLM 0.33 load": (
+        "(APIServer pid=7) INFO 11-02 08:30:10 [loggers.py:335] Engine 000: Avg prompt throughput: "
+        "310.0 tokens/s, Avg generation throughput: 402.5 tokens/s, Running: 31 reqs, Waiting: 9 "
+        "reqs, Deferred: 6 reqs, KV fetch: 1 waiting to start, 3 in progress, 2 completed waiting, "
+        "Preemptions: 4, GPU KV cache usage: 97.5%, Prefix cache hit rate: 52.0%, External prefix "
+        "cache hit rate: 11.0%, MM cache hit rate: 0.0%",
+        (
+            *("load", "11-02 08:30:10", "Engine 000"),
+            {
+                **{"prompt_tokens_s": 310, "output_tokens_s": 402.5, "running": 31, "waiting": 9},
+                **{"deferred": 6, "preempted": 4, "used_share": 0.975, "hit_rate": 0.52},
+                **{"external_hit_rate": 0.11},
+            },
+        ),
+    ),
+    # 0.33.0, the same file: several engines told together, on a device that is no GPU
+    "vLLM 0.33 load, added up, on a processor": (
+        "INFO 11-02 08:30:10 [loggers.py:335] 2 Engines Aggregated: Avg prompt throughput: 10.0 "
+        "tokens/s, Avg generation throughput: 2.5 tokens/s, Running: 1 reqs, Waiting: 0 reqs, CPU "
+        "KV cache usage: 3.5%",
+        (
+            *("load", "11-02 08:30:10", "2 Engines Aggregated"),
+            {
+                **{"prompt_tokens_s": 10, "output_tokens_s": 2.5, "running": 1, "waiting": 0},
+                **{"used_share": 0.035},
+            },
+        ),
+    ),
+    # 0.33.0, v1/core/kv_cache_utils.py
+    "vLLM 0.33 pool on another device": (
+        "XPU KV cache size: 46,080 tokens, Maximum concurrency for 8,192 tokens per request: 5.62x",
+        ("pool", "", "", {"tokens": 46_080, "max_len": 8192, "concurrency": 5.62}),
+    ),
     # #54662 (2026-09, 22df3a3): size and concurrency on one line
     "vLLM 0.30 pool": (
         "GPU KV cache size: 46,080 tokens, Maximum concurrency for 8,192 tokens per request: 5.62x",
@@ -189,6 +223,7 @@ def test_a_known_line_is_read_whole(name):
         ),
         ("SGLang retraction", ("#new_tokens_gained",)),
         ("vLLM V1 load", ()),
+        ("vLLM 0.33 load", ("kv fetch", "mm cache hit rate")),
         ("SGLang weights", ("type", "dtype", "avail mem")),
     ],
 )
@@ -231,6 +266,9 @@ def test_a_line_that_speaks_of_something_else_or_quotes_is_not_known(line):
         ("KV Cache is allocated. K size: 1.00 GB, V size: 1.00 GB", r"it lacks \['tokens'\]"),
         ("Sequence group 7 is preempted by PreemptionMode.SWAP mode because", r"lacks \['total'\]"),
         ("KV cache pool is full. Retract requests. #retracted_reqs: two", "'#retracted_reqs' has"),
+        (LOAD.replace("GPU KV", "CPU KV cache usage: 1.0%, XPU KV"), r"it lacks \['used_share'\]"),
+        (LOAD.replace(" GPU", " Preemptions: some, GPU"), "'preemptions' has 'some'"),
+        (LOAD.replace(" GPU", " Deferred: -1 reqs, GPU"), "'deferred' has '-1 reqs'"),
     ],
 )
 def test_a_known_line_that_cannot_be_read_is_one_clear_error(line, reason):
@@ -287,6 +325,14 @@ def test_what_a_format_prints_is_what_is_read(tokens, running, waiting, permille
     assert facts["prompt_tokens_s"] == pytest.approx(tokens / 10)
     assert (facts["running"], facts["waiting"]) == (running, waiting)
     assert facts["used_share"] == facts["hit_rate"] == pytest.approx(permille / 1000)
+
+
+def test_words_behind_a_value_that_is_known_are_named_and_do_not_spoil_it():
+    assert parse(LOAD + ", idle").unread == ("idle",)
+    assert parse(LOAD + ", news: 1 here, 2 there, Corrupted: 0 reqs").unread == (
+        "news",
+        "corrupted",
+    )
 
 
 def test_a_very_long_line_is_looked_at_only_at_its_beginning():

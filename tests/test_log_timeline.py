@@ -77,6 +77,18 @@ def test_blocks_are_tokens_only_when_their_size_is_told():
     assert read([]).pool_tokens() is None
 
 
+def test_what_a_line_of_load_counts_itself_is_lost_memory_since_the_line_before():
+    told = load().replace(" GPU", " Preemptions: 3, GPU")
+    log = read([load(), told, preempted(2), told, load()])
+    assert [s.preempted for s in log.samples] == [0, 3, 5, 0] and log.preempted == 8
+    assert log.samples[1].state == "memory full" and log.samples[3].state == "room for more"
+
+
+def test_what_another_engine_counts_is_not_ours():
+    lines = [load(who=f"Engine 00{i}: ").replace(" GPU", f" Preemptions: {i}, GPU") for i in (1, 4)]
+    assert read(lines, who="Engine 001").preempted == 1
+
+
 def test_preemptions_are_those_since_the_sample_before():
     log = read([load(), preempted(1), preempted(51), load(), load(), preempted(101)])
     assert [s.preempted for s in log.samples] == [0, 51, 50]

@@ -20,7 +20,7 @@ TOPICS = (
     "Smaller and farther",
     "Practice",
 )
-CLOSED = ("reproduced", "corrected", "refuted", "not testable")
+CLOSED = ("reproduced", "agrees", "corrected", "has limits", "refuted", "not testable")
 OPEN = re.compile(rf"(?:partly (?P<half>{'|'.join(CLOSED)}); )?open: (?:{'|'.join(TOPICS)})")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)|```\{(?:figure|image)\} (\S+)")
