@@ -50,6 +50,11 @@ class ScheduledLedger:
         return self.memory.pool.num_free
 
     @property
+    def open_plan_ids(self) -> frozenset[int]:
+        """The plans that are neither committed nor aborted."""
+        return self._open.plan_ids
+
+    @property
     def max_seq_len(self) -> int:
         """The longest sequence the whole pool could hold."""
         return self.memory.most

@@ -155,6 +155,56 @@ def test_a_new_tenant_gets_the_same_after_any_other(name):
     torch.testing.assert_close(texts[0], texts[1], rtol=0, atol=0)
 
 
+CHOOSING = ("heavy hitters", "snap")  # a layer that did not attend has not chosen: refused
+
+
+def rows(num_tokens, heads=2, seed=3):
+    """One layer's keys and values of so many tokens."""
+    made = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(num_tokens, heads, 8, generator=made) for _ in range(2))
+
+
+@pytest.mark.parametrize("name", sorted(CACHES.keys() - set(CHOOSING)))
+def test_a_layer_that_was_not_written_holds_nothing_of_another_tenant(name):
+    """A model that leaves a layer out finds zeros there, never what somebody left."""
+    outs = []
+    for value in (0.0, *CANARIES):
+        cache = strew(CACHES[name](model().kv_shape), value)
+        cache.add("a")
+        for tokens in ([1, 2, 3], [4], [5]):
+            with cache.step({"a": tokens}) as plan:
+                cache.write(1, *rows(len(tokens)), plan)
+        with cache.step({"a": [6]}) as plan:
+            for layer in range(2):
+                cache.write(layer, *rows(1, seed=4), plan)
+                outs.append(cache.attend(layer, rows(1, heads=4)[0], plan))
+        cache.check()
+        getattr(cache, "close", lambda: None)()
+    assert torch.isfinite(outs[0]).all() and outs[0].any()
+    for layer in range(2):
+        assert all(torch.equal(out, outs[layer]) for out in outs[layer::2])
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_a_layer_is_written_before_it_is_attended_to(name):
+    cache = CACHES[name](model().kv_shape)
+    cache.add("a")
+    plan = cache.plan({"a": [1, 2]})
+    cache.write(0, *rows(2), plan)
+    with pytest.raises(ValueError, match="1 was not written"):
+        cache.attend(1, rows(2, heads=4)[0], plan)
+    if name in CHOOSING:
+        with pytest.raises(ValueError, match="0 have attended"):
+            cache.commit(plan)
+    cache.abort(plan)
+    cache.check()
+    again = cache.plan({"a": [1, 2]})
+    with pytest.raises(ValueError, match="0 was not written"):
+        cache.attend(0, rows(2, heads=4)[0], again)
+    cache.abort(again)
+    getattr(cache, "close", lambda: None)()
+
+
 LAB = {
     "block_major": lambda: block_major,
     "split_kv": lambda: split_kv,

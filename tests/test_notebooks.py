@@ -84,6 +84,12 @@ def passes_either_way(node: ast.AST) -> bool:
     return False
 
 
+def catches_to_show(node: ast.AST) -> bool:
+    """Says whether a part of a cell prints the error that it catches."""
+    handlers = node.handlers if isinstance(node, ast.Try) else ()
+    return any("print(" in ast.unparse(handler) for handler in handlers)
+
+
 def faults_of_cell(cell: Cell) -> Iterator[str]:
     source = text(cell["source"])
     names = {node.id for node in ast.walk(tree(cell)) if isinstance(node, ast.Name)}
@@ -108,6 +114,8 @@ def faults_of_cell(cell: Cell) -> Iterator[str]:
         yield f"is longer than {MOST_LINES} lines"
     if displays(cell) and not cell["outputs"]:
         yield "shows something, but no output is stored; run tools/notebooks.py"
+    if any(catches_to_show(node) for node in tree(cell).body) and not cell["outputs"]:
+        yield "is to show an error, and nothing came"
     for output in cell["outputs"]:
         yield from faults_of_output(output, cell)
 
@@ -291,6 +299,7 @@ def bare(cell: Cell, **changes: Any) -> Cell:
         ([code("f(x);")], "ends in a semicolon"),
         ([code("f(x);  # drawn")], "ends in a semicolon"),
         ([code("try:\n    f()\nexcept ValueError:\n    pass")], "passes whether it raises"),
+        ([code("try:\n    f()\nexcept ValueError as e:\n    print(e)")], "nothing came"),
         ([code("show.p()", PLOT, mystnb=FIGURE), code("y = 1")], "nobody asserts the numbers"),
         (
             [code("show.p(alt='A line.')", PLOT, mystnb=FIGURE), code("y = 1")],

@@ -57,6 +57,7 @@ class LedgerCache(CacheBase):
             "row_alignment_bytes": row_alignment_bytes,
         }
         self.store = self._new_store(block_size)
+        self._written: dict[int, set[int]] = {}  # by open plan: the layers that were written
 
     def _new_store(self, block_size: int) -> KVStore:
         return KVStore(block_size=block_size, **self._store_options)
@@ -93,17 +94,53 @@ class LedgerCache(CacheBase):
             raise
 
     def commit(self, plan: DevicePlan) -> None:
-        """Makes the plan's tokens part of their sequences."""
+        """Makes the plan's tokens part of their sequences.
+
+        A layer that was not written gets zeros, not what somebody left in the slots.
+        """
+        self._fill_unwritten(plan)
         self.ledger.commit(plan.host)
+        self._written.pop(plan.host.plan_id, None)
 
     def abort(self, plan: DevicePlan) -> None:
         """Forgets the plan; lengths stay what they were."""
         self.ledger.abort(plan.host)
+        self._written.pop(plan.host.plan_id, None)
 
     def check(self) -> None:
         """Proves the invariants of the ledger and of the store."""
         self.ledger.check()
         self.store.check()
+        self._check_noted(self._written)
+
+    def note_written(self, plan: DevicePlan, layer: int | None = None) -> None:
+        """Notes that a layer, or all of them, hold the plan's tokens: `write` does, and a kernel.
+
+        A layer that is not noted cannot be attended to, and is filled with zeros at the end.
+        """
+        layers = range(len(self.store.keys)) if layer is None else (layer,)
+        self._written.setdefault(plan.host.plan_id, set()).update(layers)
+
+    def _require_written(self, layer: int, plan: DevicePlan) -> None:
+        """Refuses to attend to slots that hold what another sequence left there."""
+        if plan.host.num_tokens and layer not in self._written.get(plan.host.plan_id, ()):
+            self.store.view(layer, 0, 0)  # refuses one that does not exist
+            raise ValueError(f"attend follows write in every layer: {layer} was not written")
+
+    def _fill_unwritten(self, plan: DevicePlan) -> None:
+        self.ledger.require_open(plan.host)
+        written = self._written.get(plan.host.plan_id, set())
+        if not plan.host.num_tokens or len(written) == len(self.store.keys):
+            return
+        shape = plan.host.num_tokens, self._num_new_heads(), self.store.keys.shape[4]
+        zeros = torch.zeros(shape, dtype=self.store.dtype, device=self.device)
+        for layer in range(len(self.store.keys)):
+            if layer not in written:
+                self.write(layer, zeros, zeros, plan)
+
+    def _num_new_heads(self) -> int:
+        """KV heads of what `write` takes."""
+        return self.store.keys.shape[2]
 
     def _check_rows(self) -> None:
         """The store has a row for each of the ledger's, as long."""
@@ -159,6 +196,7 @@ class SlotCache(LedgerCache):
         """
         self.ledger.require_open(plan.host)
         self.store.write(layer, plan.slot_mapping, k, v, planned=True)
+        self.note_written(plan, layer)
         self.counters.bytes_written += k.nbytes + v.nbytes
 
     def _copy(self, copies: Sequence[BlockCopy]) -> None:
@@ -265,9 +303,10 @@ class ContiguousKVCache(SlotCache):
             [T, Hq, D].
 
         Raises:
-            ValueError: the plan is closed, there is no such layer, or as `KVStore.require_queries`.
+            ValueError: the plan is closed, the layer not written, or as `KVStore.require_queries`.
         """
         self.ledger.require_open(plan.host)
+        self._require_written(layer, plan)
         self.store.require_queries(q, plan.host.num_tokens)
         if layer == 0:
             self._count_pairs(plan.host)

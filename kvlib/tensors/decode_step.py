@@ -88,6 +88,7 @@ def all_layers(
     )
     if _call()(ctypes.byref(step)):
         raise ValueError(f"a row sees positions without a block: there are {keys.shape[1]} blocks")
+    cache.note_written(plan)
     cache.count_layers(plan)
     return x
 

@@ -77,6 +77,7 @@ class DecodeGraph:
         except BaseException:
             self.cache.abort(plan)
             raise
+        self.cache.note_written(plan)  # what is replayed writes without asking Python
         self.cache.commit(plan)
         self.cache.counters = before
         self.cache.count_step(plan)

@@ -74,6 +74,9 @@ class HeadShardedKVCache(PagedKVCache):
             raise ValueError(f"k must have all {self.num_kv_heads} KV heads, got {k.shape[1]}")
         super().write(layer, k[:, mine], v[:, mine], plan)
 
+    def _num_new_heads(self) -> int:
+        return self.num_kv_heads
+
     def attend(self, layer: int, q: Tensor, plan: PagedPlan) -> Tensor:
         """Attends for this rank's heads and gathers the others'.
 

@@ -27,7 +27,7 @@ class DecodeStep:
     def __init__(self, group: Group, plan: PagedPlan) -> None:
         cache, window = group.cache, group.cache.ledger.window
         size, sides = cache.ledger.block_size, (cache.store.keys, cache.store.values)
-        self._counters = cache.counters
+        self._counters, self._cache, self._plan = cache.counters, cache, plan
         self._layers = [side.unbind(0) for side in sides]
         self._where = plan.slot_mapping // size, plan.slot_mapping % size
         self._one = None
@@ -63,6 +63,7 @@ class DecodeStep:
         else:
             block, offset = self._where
             keys[block, :, offset], values[block, :, offset] = k, v
+        self._cache.note_written(self._plan, layer)
         out, _ = paged_cpu.attend_rows(q.contiguous(), keys, values, self._table, self._rows)
         self._counters.bytes_written += k.nbytes + v.nbytes
         self._counters.bytes_read += self._read

@@ -123,8 +123,12 @@ class PagedKVCache(SlotCache):
 
         Returns:
             [T, Hq, D].
+
+        Raises:
+            ValueError: the plan is closed, the layer not written, or as `paged_attention`.
         """
         self.ledger.require_open(plan.host)
+        self._require_written(layer, plan)
         window = self.ledger.window
         if layer == 0:
             self._count_pairs(plan.host, window)

@@ -95,6 +95,7 @@ class PerHeadCache(LedgerCache):
         self.store.require(layer, plan.host.num_tokens, k, v)
         # Copies: what came in is the caller's, who may use its memory again.
         self._fresh[plan.host.plan_id] = (layer, k.clone(), v.clone())
+        self.note_written(plan, layer)
 
     def commit(self, plan: DevicePlan) -> None:
         """Carries out what the layers have chosen, and advances the lengths.

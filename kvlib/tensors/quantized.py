@@ -211,6 +211,7 @@ class QuantizedKVCache(LedgerCache):
         whole = len(plan.near) == len(k)
         near = (k, v) if whole else (k[plan.near], v[plan.near])
         self.store.write(layer, plan.near_slots, *near, planned=True)
+        self.note_written(plan, layer)
         self.counters.bytes_written += sum(each.nbytes for each in near)
         if not whole:
             # Copies: what came in is the caller's, who may use its memory again.
@@ -222,9 +223,10 @@ class QuantizedKVCache(LedgerCache):
         """Attends the new queries [T, Hq, D] to all their sequences hold; returns [T, Hq, D].
 
         Raises:
-            ValueError: the plan is closed, or as `KVStore.require_queries`.
+            ValueError: the plan is closed, the layer not written, or as `KVStore.require_queries`.
         """
         self.ledger.require_open(plan.host)
+        self._require_written(layer, plan)
         self.store.require_queries(q, plan.host.num_tokens)
         if layer == 0:
             self._count_pairs(plan.host)
@@ -246,7 +248,7 @@ class QuantizedKVCache(LedgerCache):
                 and may be committed again or aborted: blocks that are half coded lie behind what
                 the lengths count as codes, and rows are as they were.
         """
-        self.ledger.require_open(plan.host)
+        self._fill_unwritten(plan)
         fresh = self._fresh.get(plan.host.plan_id, {})
         full = [s for s in plan.spans if s.after - s.coded >= self.ledger.block_size]
         self._code_rows(full)
@@ -258,7 +260,7 @@ class QuantizedKVCache(LedgerCache):
             for layer, sides in fresh.items():
                 for span in full:
                     self._keep_rest(over, layer, span, sides)
-            self.ledger.commit(plan.host)
+            super().commit(plan)
         self._fresh.pop(plan.host.plan_id, None)
 
     def abort(self, plan: QuantizedPlan) -> None:

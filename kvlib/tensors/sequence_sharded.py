@@ -115,6 +115,7 @@ class SequenceShardedKVCache(SlotCache):
             )
         k, v = k[plan.mine], v[plan.mine]
         self.store.write(layer, plan.slots, k, v, planned=True)
+        self.note_written(plan, layer)
         self.counters.bytes_written += k.nbytes + v.nbytes
 
     def attend(self, layer: int, q: Tensor, plan: ShardPlan) -> Tensor:
@@ -131,9 +132,10 @@ class SequenceShardedKVCache(SlotCache):
         Raises:
             RanksDisagree: at the first step, the ranks have different query heads.
             PeerLost: a rank did not bring its part; abort the step.
-            ValueError: the plan is closed, or as `KVStore.require_queries`.
+            ValueError: the plan is closed, the layer not written, or as `KVStore.require_queries`.
         """
         self.ledger.require_open(plan.host)
+        self._require_written(layer, plan)
         self.store.require_queries(q, plan.host.num_tokens)
         if layer == 0:
             self._count_pairs(plan.host)

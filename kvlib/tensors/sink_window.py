@@ -94,6 +94,7 @@ class SinkWindowKVCache(LedgerCache):
         self.store.require(layer, plan.host.num_tokens, k, v)
         # Copies: what came in is the caller's, who may use its memory again.
         self._fresh.setdefault(plan.host.plan_id, {})[layer] = (k.clone(), v.clone())
+        self.note_written(plan, layer)
 
     def attend(self, layer: int, q: Tensor, plan: DevicePlan) -> Tensor:
         """Attends the new queries [T, Hq, D] to sinks and windows; returns [T, Hq, D].
@@ -126,7 +127,7 @@ class SinkWindowKVCache(LedgerCache):
             ValueError: the plan is not open.
             What a copy raises. In each case nothing changes, old tokens of a ring included.
         """
-        self.ledger.require_open(plan.host)
+        self._fill_unwritten(plan)
         # Of the tokens of a step that share a slot, the last one stays.
         stays = {slot: row for row, slot in enumerate(plan.host.slot_mapping)}.values()
         index = torch.tensor(list(stays), dtype=torch.int64, device=self.device)

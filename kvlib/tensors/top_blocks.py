@@ -131,6 +131,7 @@ class TopBlocksKVCache(PagedKVCache):
         if not self._chooses(layer, plan):
             return super().attend(layer, q, plan)
         self.ledger.require_open(plan.host)
+        self._require_written(layer, plan)
         if layer == 0:
             self._count_pairs(plan.host)
         self._count_chosen(plan, num_layers=1)
