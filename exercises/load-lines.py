@@ -73,7 +73,8 @@ def _load(waiting, used, engine="000", more=""):
     return (
         f"INFO 05-04 09:00:40 [loggers.py:118] Engine {engine}: Avg prompt throughput: 80.5 "
         "tokens/s, Avg generation throughput: 12.5 tokens/s, Running: 4 reqs, "
-        f"Waiting: {waiting} reqs, {more}GPU KV cache usage: {used:.1f}%, Prefix cache hit rate: 40.0%"
+        f"Waiting: {waiting} reqs, {more}GPU KV cache usage: {used:.1f}%, "
+        "Prefix cache hit rate: 40.0%"
     )
 
 

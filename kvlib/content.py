@@ -189,6 +189,7 @@ class TraceContent:
     ) -> None:
         whole_number("block_size", block_size)
         whole_number("prompt_tokens", prompt_tokens)
+        whole_number("trace_block_tokens", trace_block_tokens)
         self._parts, rest = divmod(trace_block_tokens, block_size)
         if rest:
             raise ValueError(

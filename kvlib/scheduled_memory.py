@@ -106,7 +106,7 @@ class EngineMemory(KVMemory):
         super().start(job, num_tokens)
         self._forks.pop(job, None)
         whole, rest = divmod(num_forked, self.block_size)
-        if parent and rest:
+        if rest:  # then there is a parent
             copied = (parent.block_ids[whole], job.block_ids[whole])
             self.moves.append(Move(job, "copy", (copied,), rest))
             job.num_cached = job.num_computed = num_forked

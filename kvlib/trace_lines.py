@@ -21,7 +21,7 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_ROWS = 1_000_000
 MAX_GZIP_MEMBERS = 10_000
 
-_PACKED_BYTES = 16 * 1024
+_PACKED_BYTES = io.DEFAULT_BUFFER_SIZE
 _GZIP = 16 + zlib.MAX_WBITS
 
 # Every whole number up to here is exact as a float, so `arrival_ms / 1000` is rounded only once.
@@ -55,13 +55,14 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     with open_file(path) as file:
         try:
             within("bytes in the file", os.fstat(file.fileno()).st_size, MAX_FILE_BYTES)
-            packed = file.peek(2)[:2] == b"\x1f\x8b"
+            packed = file.peek()[:2] == b"\x1f\x8b"
             stream = io.BufferedReader(_Unpacked(file)) if packed else file
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number, most = number + 1, MAX_LINE_BYTES
                 if number == 1 and len(line) > most and line.startswith(HEADER_START):
                     most = MAX_HEADER_BYTES
-                    line += stream.readline(most + 1 - len(line))
+                    if not line.endswith(b"\n"):
+                        line += stream.readline(most)
                 size += len(line)
                 within("bytes in the line", len(line), most)
                 within("bytes in the file", size, MAX_FILE_BYTES)
@@ -87,25 +88,24 @@ class _Unpacked(io.RawIOBase):
         while not data:
             self._packed = self._packed or self._file.read(_PACKED_BYTES)
             if not self._packed and self._member.eof:
-                return 0
+                break
             if not self._packed:
                 raise EOFError("the gzip stream is cut short")
-            if self._member.eof and not self._begin_member():
+            if self._member.eof:
+                self._begin_member()
                 continue
             data = self._member.decompress(self._packed, len(buffer))
             self._packed = self._member.unconsumed_tail or self._member.unused_data
         buffer[: len(data)] = data
         return len(data)
 
-    def _begin_member(self) -> bool:
-        """Goes on to what stands behind a member's end; False where that is padding so far."""
+    def _begin_member(self) -> None:
+        """Goes on to what stands behind a member's end, if that is no padding so far."""
         self._packed = self._packed.lstrip(b"\0")
-        if not self._packed:
-            return False
-        self._num_members += 1
-        within("gzip members", self._num_members, MAX_GZIP_MEMBERS)
-        self._member = zlib.decompressobj(_GZIP)
-        return True
+        if self._packed:
+            self._num_members += 1
+            within("gzip members", self._num_members, MAX_GZIP_MEMBERS)
+            self._member = zlib.decompressobj(_GZIP)
 
 
 @contextmanager

@@ -1,9 +1,13 @@
 """What tests of the engine share: the same text without an engine, a model that fails, a clock."""
 
+from kvlib.engine_desk import RequestDesk, one_at_a_time
+from kvlib.engine_request import EngineRequest
 from kvlib.metrics import WorkCounters
 from kvlib.tensors.caches import ContiguousKVCache
 from kvlib.tensors.engine import Engine
 from kvlib.tensors.generate import Generation, generate
+
+TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 
 
 class Solo:
@@ -89,3 +93,49 @@ def assert_empty(engine):
 
 def engine_of(model, num_blocks=64, block_size=4, **options):
     return Engine(model, num_blocks, block_size, **options)
+
+
+class Sevens(RequestDesk):
+    """Whoever is due gets what its rule says, 7 by default; `broken` kinds of copies fail."""
+
+    def __init__(self, num_blocks=16, block_size=4, context_len=64, **options):
+        self.now_s, self.broken = 0.0, {}
+        plain = dict(max_seq_len=None, prefix_caching=True, swap_tokens=0, max_waiting=9)
+        super().__init__(
+            num_blocks, block_size, context_len, clock=lambda: self.now_s, **(plain | options)
+        )
+
+    def ask(self, prompt=TEXT, new=3, samples=1, stop=(), deadline_s=None, **owner):
+        rest = (frozenset(stop), self.now_s, deadline_s)
+        made = [
+            EngineRequest(self, prompt, new, lambda logits: 7, *rest, **owner)
+            for _ in range(samples)
+        ]
+        return self.take(made)
+
+    @one_at_a_time
+    def step(self):
+        self.now_s += 1.0
+        ended = self.end_late(self.now_s)
+        if not self.has_work:
+            return ended
+        step, moves = self.scheduler.schedule(), [*self.memory.moves]
+        self.memory.moves.clear()
+        for move in moves:
+            ended += self.moved(move, self.broken.get(move.kind))
+        due = []
+        for request, n in [(self.live[job], n) for job, n in step.work if job.room]:
+            if request.computed(n, self.now_s):
+                due += [request, *request.unborn]
+        for request in due:
+            request.draw(None, 97)
+        self.scheduler.report(step, self.now_s)
+        return ended + self.deliver(due, self.now_s)
+
+    def run(self):
+        ended = []
+        while self.has_work:
+            ended += self.step()
+            self.check()
+        assert not self.live and self.memory.num_held == 0
+        return ended

@@ -1,7 +1,7 @@
 """Every engine's configuration keeps to its facts; and the check notices when one does not."""
 
 import json
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +90,62 @@ def test_every_default_has_a_version_a_date_and_a_place(name):
         assert fact.date == atlas.NOT_KNOWN or fact.date[:2] == "20"
     assert engine.read and engine.unit and engine.approximations and engine.better
     assert all(len(line) <= 79 for line in engine.sheet().splitlines())
+
+
+def test_a_sheet_is_all_that_is_known_in_lines_of_79_letters():
+    full, longer = "no " * 23 + "it", "no " * 23 + "its"
+    facts = (
+        atlas.Fact("tokens of a block", 16, "a.py:3", "2.0", "2026-01", {"block_size": 16}),
+        atlas.Fact("hosts", "no", "b.py:7", "1.9", "2025-12", {}),
+    )
+    made = atlas.Engine(
+        *("Toy", "2.0", "2026-01", "its source", (), "blocks", facts, (full, longer)),
+        *("toys", "Where toys win", "nobody timed it", Configuration()),
+    )
+    assert made.sheet().splitlines() == [
+        "Toy, 2.0, date 2026-01; blocks",
+        "  read in: its source",
+        "  tokens of a block: 16 [a.py:3]",
+        "  hosts: no [b.py:7; 1.9]",
+        f"  here: {full}",
+        f"  here: {longer[:-4]}",
+        "      its",
+        "  no times: nobody timed it",
+        "  better for: toys (Where toys win)",
+    ]
+    assert "no times" not in replace(made, no_clock="").sheet()
+
+
+def test_what_is_known_is_one_object_and_stays():
+    engine, claim = atlas.engine("SGLang"), atlas.stale_claims()[0]
+    assert engine is atlas.engine("SGLang")
+    for each, name in ((engine, "version"), (engine.facts[0], "value"), (claim, "now")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(each, name, "another")
+
+
+KNOWN = [atlas.engine(name) for name in NAMES]
+
+
+def test_what_is_read_once_more_is_as_it_was():
+    for each in vars(atlas).values():
+        if hasattr(each, "cache_clear"):
+            each.cache_clear()
+    assert atlas.engines() == NAMES
+    assert [atlas.engine(name) for name in NAMES] == KNOWN and atlas.engine(NAMES[0]) != KNOWN[1]
+    assert {type(each.files) for each in map(atlas.engine, NAMES)} == {tuple}
+
+
+def test_settings_are_read_from_a_memory_of_4096_slots_unless_asked_otherwise():
+    seen = []
+
+    def rows(slots, longest):
+        seen.append((slots, longest))
+        return SlotMemory(2, longest, 0.25)
+
+    found = [atlas.settings(Configuration(other_memory=rows), *a) for a in ((), (64, 32))]
+    assert seen == [(4096, 2048), (64, 32)]
+    assert [each["memory.similarity"] for each in found] == [0.25, 0.25]
 
 
 def test_the_fourteen_of_the_plan_are_there_and_each_has_a_configuration():

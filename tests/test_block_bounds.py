@@ -74,6 +74,30 @@ def test_what_is_always_read_goes_before_a_strange_bound(strange):
     assert top_blocks(bounds, torch.tensor([4]), 2, 1).tolist() == [[[0, 3]]]
 
 
+@pytest.mark.parametrize(
+    "strange, chosen", [(math.nan, 0), (math.inf, 0), (-math.inf, 1), (-1e38, 1), (1e38, 0)]
+)
+def test_a_bound_that_nobody_knows_may_be_the_highest(strange, chosen):
+    bounds = torch.tensor([strange, 5.0, 0.0, 1.0]).reshape(1, 1, 1, 4)
+    assert top_blocks(bounds, torch.tensor([4]), 2).tolist() == [[[chosen, 3]]]
+
+
+def test_each_token_and_kv_head_chooses_among_its_own_blocks():
+    bounds = torch.tensor(
+        [[[[9.0, 1, 2, 3]], [[1.0, 9, 2, 3]]], [[[0.0, 0, 9, 9]], [[3.0, 4, 5, 6]]]]
+    )
+    got = top_blocks(bounds, torch.tensor([4, 2]), 2)
+    assert got.tolist() == [[[0, 3], [1, 3]], [[0, 1], [0, 1]]] and got.dtype == torch.int64
+
+
+def test_the_share_is_what_the_unread_could_weigh_at_most():
+    """Read: weight 2. Unread: two keys of at most 1 and one of at most 4, halved scores."""
+    bounds = 2 * torch.tensor([9.0, 0.0, math.log(4), 9.0])
+    filled, read = torch.tensor([1, 2, 1, 0]), torch.tensor([True, False, False, False])
+    got = unread_share(bounds, filled, read, torch.tensor(math.log(2)), scale=0.5)
+    assert got.item() == pytest.approx(6 / 8)
+
+
 def test_query_heads_of_a_kv_head_choose_together():
     """One free place: block 0 could matter most to one of them, block 1 more to both together."""
     bounds = torch.tensor([[9.0, 7.0, 0.0], [-9.0, 7.0, 0.0]]).reshape(1, 1, 2, 3)
@@ -109,7 +133,7 @@ def test_the_output_differs_by_no_more_than_the_unread_share_allows(sizes, seed,
 
 def test_nothing_unread_means_no_share():
     got = unread_share(
-        torch.tensor([3.0, 99.0]),
+        torch.tensor([3.0, math.inf]),
         torch.tensor([2, 0]),
         torch.tensor([True, False]),
         torch.tensor(1.0),

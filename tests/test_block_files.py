@@ -252,3 +252,73 @@ def test_a_writer_that_is_killed_leaves_the_block_that_was_there(blocks):
     )
     assert done.stdout.split() == ["9", "9"], done.stderr
     assert blocks.get(KEY)[0].unique().tolist() == [1] and len(blocks) == 1
+
+
+def test_half_written_files_are_swept_after_an_hour_and_not_before(blocks, monkeypatch):
+    half = blocks.folder / "x.part"
+    half.write_bytes(b"half")
+    os.utime(half, (1000, 1000))
+    for now, left in ((4600, ["x.part"]), (4600.5, [])):
+        monkeypatch.setattr(block_files.time, "time", lambda now=now: now)
+        BlockFiles(blocks.folder)
+        assert names(blocks) == left
+
+
+def test_the_folder_is_made_with_those_above_it_for_its_owner_alone(tmp_path):
+    folder = tmp_path / "a" / "b"
+    BlockFiles(str(folder)).put(KEY, *block())
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert BlockFiles(folder).path(KEY).stat().st_mode & 0o777 == 0o600
+
+
+def test_bytes_are_forced_to_the_disk_before_the_name_and_the_name_after_them(blocks, monkeypatch):
+    seen, fsync, replace = [], os.fsync, os.replace
+
+    def forced(handle):
+        status = os.fstat(handle)
+        is_folder = os.path.samestat(status, blocks.folder.stat())
+        seen.append("folder" if is_folder else status.st_size)
+        fsync(handle)
+
+    monkeypatch.setattr(block_files.os, "fsync", forced)
+    monkeypatch.setattr(block_files.os, "replace", lambda *a: seen.append("name") or replace(*a))
+    open_before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    blocks.put(KEY, *block())
+    assert seen == [blocks.path(KEY).stat().st_size, "name", "folder"]
+    if open_before:
+        assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()])
+def test_a_name_that_cannot_be_forced_leaves_the_block_there(blocks, monkeypatch, error):
+    fsync = os.fsync
+
+    def fails(handle):
+        if os.path.samestat(os.fstat(handle), blocks.folder.stat()):
+            raise error
+        fsync(handle)
+
+    monkeypatch.setattr(block_files.os, "fsync", fails)
+    try:
+        blocks.put(KEY, *block(5))
+    except KeyboardInterrupt:
+        assert isinstance(error, KeyboardInterrupt)
+    assert blocks.get(KEY)[0].unique().tolist() == [5] and len(names(blocks)) == 1
+
+
+def test_a_file_of_just_the_most_bytes_is_read(blocks, monkeypatch):
+    blocks.put(KEY, *block())
+    monkeypatch.setattr(block_files, "MAX_PACKED_BYTES", blocks.path(KEY).stat().st_size)
+    assert torch.equal(blocks.get(KEY)[0], block()[0])
+
+
+def test_a_disk_that_does_not_answer_has_no_block(blocks, monkeypatch):
+    blocks.put(KEY, *block())
+
+    def silent(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", silent)
+        assert KEY not in blocks
+    assert KEY in blocks

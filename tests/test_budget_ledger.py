@@ -4,6 +4,7 @@ import pytest
 
 from kvlib.budget_ledger import NO_SLOT, BudgetLedger, PromptBudgetLedger
 from kvlib.plan import BlockCopy
+from test_checks import found, table
 
 
 def read(ledger, num_tokens, seq_id="a"):
@@ -20,6 +21,7 @@ def test_a_full_row_plans_no_slot_and_goes_on_counting_positions():
     assert read(ledger, 3).slot_mapping == (0, 1, 2)
     plan = read(ledger, 3)
     assert plan.slot_mapping == (3, NO_SLOT, NO_SLOT) and plan.positions == (3, 4, 5)
+    assert NO_SLOT == -1  # below every slot there is
     assert (ledger.num_held("a"), ledger.length("a"), ledger.used_tokens) == (4, 6, 4)
     assert read(ledger, 1).slot_mapping == (NO_SLOT,)
 
@@ -47,7 +49,55 @@ def test_a_fork_and_a_beam_copy_what_is_held(kind):
     ledger.truncate("a", 0)
     assert ledger.reorder({"a": "b", "b": "b"}) == [BlockCopy(1, 0, 4)]
     assert ledger.num_held("a") == 4
+    assert (ledger.row("a"), ledger.row("b")) == (1, 0)  # the source's row goes to the first
+    ledger.truncate("b", 0)
+    assert ledger.reorder({"a": "b", "b": "a"}) == []
+    assert (ledger.row("a"), ledger.row("b")) == (0, 1)
+    assert (ledger.num_held("a"), ledger.num_held("b")) == (0, 4)
     ledger.check()
+
+
+@pytest.mark.parametrize("kind", [BudgetLedger, PromptBudgetLedger])
+def test_what_is_planned_already_or_not_there_is_refused(kind):
+    ledger = kind(2, 4)
+    ledger.add("a")
+    plan = ledger.plan({"a": [0]})
+    for call in (ledger.plan, ledger.row_len_for):
+        with pytest.raises(ValueError, match="'a' is in an open plan"):
+            call({"a": [0]})
+        with pytest.raises(KeyError, match="no sequence 'z'"):
+            call({"z": [0]})
+    with pytest.raises(KeyError, match="no sequence 'z'"):
+        ledger.num_held("z")
+    ledger.commit(plan.pad(3, 2, 9))
+    assert (ledger.num_held("a"), ledger.used_tokens, ledger.row_len_for({"a": [0]})) == (1, 1, 4)
+    ledger.free("a")
+    ledger.check()
+    assert (ledger.seq_ids, ledger.num_free) == ((), 2)
+
+
+@pytest.mark.parametrize("kind", [BudgetLedger, PromptBudgetLedger])
+def test_a_row_is_as_long_as_its_budget_unless_it_has_room(kind):
+    ledger = kind(1, 1)
+    assert (ledger.budget, ledger.sinks, ledger.recent, ledger.row_len) == (1, 0, 1, 1)
+    assert ledger.max_seq_len is None
+    ledger = kind(1, 9, 2, 3)
+    assert (ledger.budget, ledger.sinks, ledger.recent, ledger.row_len) == (9, 2, 3, 9)
+    assert PromptBudgetLedger(1, 9, room=2).row_len == 11
+    for room in (-1, 1.0):
+        with pytest.raises((TypeError, ValueError), match="room must be"):
+            PromptBudgetLedger(1, 9, room=room)
+
+
+def test_rows_grow_for_the_longest_answer_of_a_step():
+    ledger = PromptBudgetLedger(2, 4, room=1)
+    read(ledger, 9)
+    read(ledger, 2, "b")
+    assert ledger.row_len_for({"a": [0], "b": [0]}) == ledger.row_len_for({}) == 5
+    assert ledger.row_len_for({"a": [0], "b": [0] * 4}) == 10
+    assert ledger.row_len_for({"b": [0] * 4, "a": [0] * 7}) == 20
+    plan = ledger.plan({"a": [0] * 2, "b": [0]})
+    assert (plan.slot_mapping, plan.context_lens) == ((4, 5, 12), (11, 3))
 
 
 def test_a_prompt_is_capped_once_and_its_answer_never():
@@ -90,3 +140,20 @@ def test_a_budget_smaller_than_sinks_and_newest_is_refused(kind):
     ):
         kind(1, 8, sinks=4, recent=5)
     assert kind(1, 8, sinks=4, recent=4).row_len == 8
+
+
+@table(
+    of_nobody=(lambda g: g._given_up.update(z=0), "a length without what is gone"),
+    unknown=(lambda g: g._given_up.pop("a"), "a length without what is gone"),
+    negative=(lambda g: g._given_up.update(a=-1), "7 tokens of 'a' in a row"),
+    beyond=(lambda g: g._given_up.update(a=7), "-1 tokens of 'a' in a row"),
+    too_long=(lambda g: setattr(g, "row_len", 3), "4 tokens of 'a' in a row"),
+    too_much=(lambda g: g._given_up.update(a=3), "more was given up than had to go"),
+)
+def test_a_check_finds_what_is_wrong_with_what_was_given_up(spoil, named):
+    """Of 6 tokens of "a" 4 are held, of "b" all 3, of "c" none."""
+    ledger = PromptBudgetLedger(3, 4, room=4)
+    read(ledger, 6)
+    read(ledger, 3, "b")
+    ledger.add("c")
+    found(ledger, spoil, named)

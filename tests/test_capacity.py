@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from textwrap import fill
 
 import pytest
 
@@ -71,6 +73,21 @@ def test_a_latency_adds_the_users_and_what_their_interval_covers(capsys, monkeyp
     chosen["limits"] = StepLimits(2048, 64)  # served as it was planned
     assert asked == [("Llama-3.2-1B", "A10", 5.0, 0.5, chosen)]
     assert SPANS == 4  # the tenth in USER_ENDS is for this
+    assert capacity.main(words[:6]) == 0
+    assert asked[1][-1] == chosen | {"workload": "azure-conv", "limits": StepLimits(8192, 256)}
+
+
+def test_a_card_is_seen_as_soon_as_it_is_answered(monkeypatch):
+    written, seen = BytesIO(), []
+
+    def looks(*arguments, **options):
+        seen.append(written.getvalue().count(b"\n"))
+        return plan_range(*arguments, **options)
+
+    monkeypatch.setattr(capacity, "plan_range", looks)
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(written))
+    assert capacity.main(["Llama-3.2-1B"]) == 0
+    assert sorted(set(seen)) == list(range(len(catalog.gpus())))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +100,8 @@ def test_a_latency_adds_the_users_and_what_their_interval_covers(capsys, monkeyp
         (["Llama-3-8B", "L4", "--context", "0"], "context must be at least 1, got 0"),
         (["Llama-3-8B", "L4", "--context", "9000"], "context of 8,192 tokens, asked for 9,000"),
         (["Llama-3-8B", "L4", "--kv-dtype", "fp7"], "no dtype 'fp7'"),
+        (["Llama-3-8B", "L4", "--kv-dtype", "nvfp4-block-of16"], "int8, int4"),  # 79 columns
+        (["Llama-3-8B", "L4", "--kv-dtype", "nvidia-nvfp4-e2m1"], "fp8, int8, int4"),
         (["Llama-3-8B", "L4", "--ttft", "2"], "users need both --ttft and --tpot"),
         (["Llama-3-8B", "L4", "--ttft", "0", "--tpot", "1"], "ttft_s must be above 0, got 0.0"),
         (["Llama-3-8B", "L4", "--ttft", "1", "--tpot", "1", "--every", "-5"], "every_s above 0"),
@@ -96,7 +115,7 @@ def test_what_is_refused_is_refused_with_its_reason_and_nothing_else(capsys, wor
     assert capacity.main(words) == 2
     said = capsys.readouterr()
     assert reason in said.err.replace("\n", " ") and said.out == ""
-    assert max(map(len, said.err.splitlines())) <= 79
+    assert said.err == fill(" ".join(said.err.split()), 79) + "\n"
 
 
 def test_the_default_context_is_one_the_model_has(capsys):

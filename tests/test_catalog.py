@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -88,11 +88,23 @@ def test_every_row_names_its_source() -> None:
         assert set(getattr(fact, "unsourced", ())) <= set(vars(fact))
 
 
-@pytest.mark.parametrize("name", models())
-def test_kv_overtakes_the_weights_at_that_token_and_not_before(name: str) -> None:
-    shape = model(name)
-    total, per_token = shape.overtaking_tokens("float16"), shape.kv.bytes_per_token(shape.dtype)
-    assert (total - 1) * per_token <= shape.weight_bytes("float16") < total * per_token
+def test_kv_overtakes_the_weights_at_that_token_and_not_before() -> None:
+    for shape in map(model, models()):
+        total, per_token = shape.overtaking_tokens("float16"), shape.kv.bytes_per_token(shape.dtype)
+        assert (total - 1) * per_token <= shape.weight_bytes("float16") < total * per_token
+
+
+def test_a_row_does_not_change_but_another_may_be_made_of_it() -> None:
+    for row in (gpu("L4"), model("DeepSeek-V3")):
+        with pytest.raises(FrozenInstanceError):
+            row.name = "mine"
+    assert replace(model("DeepSeek-V3"), name="mine", num_q_heads=3).attention == "mla"
+
+
+def test_a_number_of_tokens_is_whole() -> None:
+    for num_tokens in (1e9, 1.0, True):
+        with pytest.raises(TypeError, match="num_tokens must be a whole number"):
+            model("OPT-13B").kv_bytes(num_tokens)
 
 
 def test_a_smaller_cache_overtakes_later() -> None:

@@ -354,8 +354,20 @@ def by_order(job):
     return job.order
 
 
+def stopped_unseen(scheduler):
+    """The first request has no memory any more, and the scheduler's sums agree with that."""
+    job = scheduler.running[0]
+    scheduler.room_tokens -= job.room
+    scheduler.computed_tokens -= job.num_computed
+    scheduler.needed_tokens -= min(job.room, job.stop_at)
+    scheduler.memory.stop(job)
+
+
 @table(
     memory=(lambda s: s.memory.pool._empty.popitem(), "a block is lost"),
+    line=(lambda s: s.waiting.push(s.waiting.head()), "one of 2 waits twice"),
+    roomless=(stopped_unseen, "a request runs without room"),
+    space=(lambda s: setattr(s.swap, "num_free", 10), "10 tokens free of 9"),
     twice=(lambda s: s.running.append(s.running[0]), "a request runs twice"),
     both=(lambda s: s.waiting.push(s.running[0]), "a request waits and runs"),
     room=(lambda s: setattr(s, "room_tokens", 0), "room miscounted"),

@@ -58,10 +58,10 @@ def test_a_mixture_of_experts_reads_what_a_token_passes_through():
 def test_moving_and_overhead_come_on_top():
     """1,000 tokens of 131,072 bytes at 10 GB/s: 13.1 ms. A step without work reads no weights."""
     clock = RooflineClock(H100, LLAMA, overhead_s=0.001, swap_gb_s=10)
-    assert clock.seconds(Step(num_swapped=1000)) == pytest.approx(0.0131072 + 0.001)
+    assert clock.seconds(Step(num_swapped=1000)) == pytest.approx(0.0131072 + 0.001, rel=1e-12)
     both = clock.seconds(Step([(job(99), 1)], num_swapped=1000))
     alone = RooflineClock(H100, LLAMA).seconds(Step([(job(99), 1)]))
-    assert both == pytest.approx(alone + 0.0131072 + 0.001)
+    assert both == pytest.approx(alone + 0.0131072 + 0.001, rel=1e-12)
     assert RooflineClock(H100, LLAMA).seconds(Step(num_preempted=1)) == 0
 
 
@@ -89,6 +89,7 @@ def test_tokens_that_move_need_a_bandwidth():
         (H100, LLAMA, {"swap_gb_s": 0}, ValueError, "swap bandwidth above 0, got 0"),
         (H100, LLAMA, {"swap_gb_s": inf}, ValueError, "swap bandwidth above 0, got inf"),
         (H100, LLAMA, {"overhead_s": -1}, ValueError, "overhead_s must be at least 0"),
+        (H100, LLAMA, {"overhead_s": inf}, ValueError, "overhead_s must be at least 0, got inf"),
         (H100, LLAMA, {"overhead_s": nan}, ValueError, "overhead_s must be at least 0"),
         (H100, LLAMA, {"kv_dtype": "fp9"}, ValueError, "fp9"),
         (H100, LLAMA, {"weight_dtype": "fp9"}, ValueError, "fp9"),

@@ -53,6 +53,37 @@ def test_the_chain_is_the_documented_one():
     assert keys(content) == [first, sha256(first + packed[1]).digest()]
 
 
+def test_the_root_names_every_extra_behind_its_length():
+    """Labels in order, lengths of 8 bytes; zeros up to one more than a multiple of 8 bytes."""
+    said = b"\1" + bytes(7) + b"a" + b"\2" + bytes(7) + b"xy" + b"\6" + bytes(7) + b"tenant"
+    said += bytes(8) + bytes(8)
+    link = sha256(sha256(said).digest() + (7).to_bytes(8, "little")).digest()
+    for extras in ({"a": "xy", "tenant": ""}, {"tenant": "", "a": "xy"}):
+        content = TokenContent([7], 1, extras)
+        assert content.key(0) == link
+        assert content.namespace == (("a", "xy"), ("tenant", ""))
+
+
+def test_a_host_that_stores_numbers_the_other_way_round_turns_them(monkeypatch):
+    """Its own order is taken for the other one, so the bytes of 1 become those of 2**56."""
+    right = TokenContent([2**56], 1).key(0)
+    monkeypatch.setattr(sys, "byteorder", "big")
+    assert TokenContent([1], 1).key(0) == right
+
+
+def test_a_key_is_computed_once(monkeypatch):
+    from kvlib import content
+
+    calls = []
+    monkeypatch.setattr(content, "sha256", lambda data: calls.append(data) or sha256(data))
+    known = TokenContent(range(6), 2)
+    for _ in range(2):
+        keys(known)
+    known.append([6, 7])
+    known.key(3)
+    assert len(calls) == 1 + 4
+
+
 def test_the_input_of_a_root_never_has_the_length_of_a_links():
     """Or somebody could choose a salt that makes a root out of another's chain."""
     from kvlib import content
@@ -119,9 +150,38 @@ def test_bad_tokens_are_refused_and_change_nothing(tokens, error):
     content = TokenContent([1, 2], 2)
     with pytest.raises(error):
         content.append([3, *tokens])
-    assert content.num_tokens == 2
+    assert (content.num_tokens, content.num_blocks) == (2, 1)
     with pytest.raises(error):
         TokenContent(tokens, 1)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.0, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda size: TokenContent([1, 2], size),
+        lambda size: TraceContent([7], size, 2, 2),
+        lambda size: TraceContent([7], 1, size, 2),
+        lambda size: TraceContent([7], 1, 1, size),
+    ],
+    ids=["tokens", "block", "prompt", "trace"],
+)
+def test_sizes_are_whole_numbers_of_at_least_one(make, size):
+    with pytest.raises((TypeError, ValueError), match=r"must be (at least 1|a whole number)"):
+        make(size)
+
+
+@pytest.mark.parametrize("extras", [{"tenant": 1}, {1: "tenant"}, {"a": "b", "c": None}])
+def test_extras_are_texts(extras):
+    said = "extras are texts, label and value; got (int|NoneType)"
+    with pytest.raises(TypeError, match=said):
+        TokenContent([7], 1, extras)
+    with pytest.raises(TypeError, match=said):
+        TraceContent([7], 1, 1, 1, extras)
+
+
+def test_a_block_is_its_tokens_and_of_one_the_token_itself():
+    assert [TokenContent([5, 6, 7, 8], size).block(1) for size in (1, 2)] == [6, (7, 8)]
 
 
 def test_bytes_are_a_token_each():
@@ -133,6 +193,8 @@ def test_blocks_of_a_trace_may_be_cut():
     parts = TraceContent([7, 8], 256, 700)
     assert (keys(whole), keys(parts)) == ([(7, 0)], [(7, 0), (7, 1)])
     assert TraceContent([7, 8], 16, 700).num_blocks == 43
+    assert (parts.block_size, parts.block(1)) == (256, (7, 1))
+    assert keys(TraceContent([7, 8, 9], 2, 9, 4)) == [(7, 0), (7, 1), (8, 0), (8, 1)]
 
 
 @pytest.mark.parametrize(
@@ -159,5 +221,6 @@ def test_what_is_known_of_a_request():
     assert content.num_blocks == len(talk.token_ids) // 16
     assert len(talk.token_ids) == talk.prompt_tokens + talk.output_tokens
     assert content.namespace == (("tenant", "t"),)
-    assert content_of(Request(0, 0.0, 700, 9, block_ids=(7, 8)), 16).num_blocks == 43
+    traced = content_of(Request(0, 0.0, 700, 9, block_ids=(7, 8)), 16, {"tenant": "t"})
+    assert (traced.num_blocks, traced.namespace) == (43, (("tenant", "t"),))
     assert content_of(Request(0, 0.0, 700, 9), 16) is None

@@ -284,6 +284,8 @@ def test_units_are_kept_and_turned_into_bytes_only_when_asked():
     assert printed.nbytes() == round(8.11 * 2**30)
     assert Size(8.23, "GB").nbytes() == 8_230_000_000
     assert Size(8.23, "GB").nbytes("GiB") == round(8.23 * 2**30)
+    assert Size(1.5, "MB").nbytes() == 1_500_000
+    assert Size(1.5, "MiB").nbytes() == Size(1.5, "MB").nbytes("MiB") == 1_572_864
 
 
 @pytest.mark.parametrize(
@@ -333,6 +335,22 @@ def test_words_behind_a_value_that_is_known_are_named_and_do_not_spoil_it():
         "news",
         "corrupted",
     )
+
+
+def test_a_share_has_six_digits():
+    assert parse(LOAD.replace("15.0%", "12.34567%")).facts["used_share"] == 0.123457
+
+
+def test_what_stands_behind_the_concurrency_is_read_too():
+    line = (
+        "Maximum concurrency for 8,192 tokens per request: 5.62x, GPU KV cache size: 46,080 tokens"
+    )
+    assert parse(line).facts == {"max_len": 8192, "concurrency": 5.62, "tokens": 46_080}
+
+
+def test_what_stands_behind_4096_characters_is_not_read():
+    line = "GPU KV cache size: " + "46080".rjust(4097 - len("GPU KV cache size: "))
+    assert parse(line).facts == {"tokens": 4608}
 
 
 def test_a_very_long_line_is_looked_at_only_at_its_beginning():

@@ -1,12 +1,14 @@
 """A request in its client's hands: streams, cancellation, deadlines, several tasks on one loop."""
 
 import asyncio
+from math import inf
 
 import pytest
 
 from conftest import small_config
 from engine_cases import Fragile, Solo, Ticks, assert_empty, engine_of, run
-from kvlib.engine_request import EngineRequest
+from kvlib.engine_request import EngineRequest, require_owner, require_request, require_token
+from kvlib.request_cost import Cost
 from kvlib.scheduler import StepLimits
 from kvlib.tensors.llama import Llama
 
@@ -282,3 +284,47 @@ def test_known_tokens_go_from_the_prompt_into_the_answer():
     request.tokens += [20, 21]
     spans = {(a, b): request.known(a, b) for a in range(5) for b in range(a, 6)}
     assert all(got == [10, 11, 12, 20, 21][a:b] for (a, b), got in spans.items())
+
+
+def test_a_request_by_itself_counts_what_it_got_and_when():
+    request = EngineRequest(None, [10, 11, 12], 9, max, frozenset(), 2.0, None)
+    assert request.unborn == [] and request.deadline_s == inf
+    assert request.cost == Cost(3, 0, 0, 0, 0, 0, 0, None, None, None)
+    for now_s in (3.0, 4.0, 7.0):
+        request.draw([20, 21], 22)
+        assert request.receive(now_s) == 21
+    request.started_s = 2.5
+    request.swapped(4)
+    request.swapped(2)
+    assert request.cost == Cost(3, 3, 0, 0, 6, 3, 0, 0.5, 1.0, 2.0)
+    asked = request.asked(5)
+    assert (asked.request_id, asked.prompt_tokens, asked.output_tokens) == (5, 6, 6)
+
+
+def test_who_has_ended_is_due_nothing_and_computed_nothing():
+    request = EngineRequest(None, [10, 11, 12], 9, max, frozenset(), 2.0, None)
+    request.finish_reason = "cancelled"
+    assert request.computed(3, 4.0) is False
+    assert request.cost == Cost(3, 0, 0, 0, 0, 0, 0, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: require_request([0], 1, 1, 0.0, 2), ValueError, "deadline_s must be above 0"),
+        (lambda: require_owner(5, 0, []), TypeError, "a tenant must be a text, got 5"),
+        (lambda: require_owner("", 0.5, []), TypeError, "priority must be a whole number"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_what_just_makes_sense_is_taken():
+    require_request([0, 1], 1, 1, 0.5, 2)
+    require_token(0, 1)
+    assert require_owner("", -1, [0, 3]) == {0, 3}
+    for token in (-1, 2):
+        with pytest.raises(ValueError, match=r"token 1 of the prompt is outside .* \[0, 2\)"):
+            require_request([0, token], 1, 1, None, 2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import sys
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,7 @@ def test_the_solution_passes_as_source_and_as_function(slug: str) -> None:
     by_answer = exercises.check(slug, run(exercise.solution)[exercise.answer_name])
     assert by_source.passed, by_source
     assert by_source == by_answer
+    assert by_source.message.endswith(("gave the right answer.", "that is the value."))
 
 
 @pytest.mark.parametrize(("slug", "source"), WRONG)
@@ -79,12 +82,60 @@ def test_the_hints_of_kv_bytes_name_what_is_missing() -> None:
         ("kv_bytes = 3", "asks for the function kv_bytes"),
         ("def kv_bytes(a): return 1", r"kv_bytes(3, 5, 4, 7, 1, 2) raised TypeError"),
         ("def kv_bytes(*a): return kv_bytes(*a)", "raised RecursionError"),
+        ("def kv_bytes(*a): raise SystemExit(3)", "raised SystemExit: 3"),
     ],
 )
 def test_source_that_fails_is_a_verdict_that_says_where(source: str, words: str) -> None:
     verdict = exercises.check_source("kv-bytes", source)
     assert not verdict.passed
     assert words in verdict.message
+
+
+def test_a_right_answer_is_told_how_often_it_was_right() -> None:
+    verdict = exercises.check_source("kv-bytes", exercises.load("kv-bytes").solution)
+    assert repr(verdict) == "Passed: all 5 calls gave the right answer."
+
+
+@pytest.mark.parametrize(
+    ("stub", "name"),
+    [
+        ("import math\n\nx = y = 3\n", "x"),
+        ("'what to do'\nfirst.place = 1\ndef answer():\n    pass\nlate = 2\n", "answer"),
+    ],
+)
+def test_what_the_stub_defines_first_is_asked_for(stub: str, name: str) -> None:
+    exercise = replace(exercises.load("kv-bytes"), stub=stub)
+    assert exercise.answer_name == name
+
+
+def test_a_stub_that_defines_nothing_is_an_error() -> None:
+    exercise = replace(exercises.load("kv-bytes"), stub="import math\n")
+    with pytest.raises(ValueError, match="the stub of kv-bytes defines no function and no value"):
+        _ = exercise.answer_name
+
+
+VALUE = """
+TASK, STUB, SOLUTION, WRONG = "How many?", "blocks = 0", "blocks = 3", ()
+def check(answer):
+    return None if answer + 0 == 3 else f"blocks should be 3, yours is {answer}."
+"""
+
+
+def test_an_exercise_may_ask_for_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "how-many.py").write_text(VALUE)
+    monkeypatch.setattr(exercises, "FOLDER", tmp_path)
+    sources = ("blocks = 3", "blocks = 4", "def blocks():\n    return 3")
+    right, wrong, function = (exercises.check_source("how-many", each) for each in sources)
+    assert repr(right) == "Passed: that is the value."
+    assert repr(wrong) == "Not yet: blocks should be 3, yours is 4."
+    assert not function.passed and "raised TypeError: unsupported operand" in function.message
+
+
+def test_what_an_exercise_and_a_verdict_say_stays() -> None:
+    with pytest.raises(FrozenInstanceError):
+        exercises.load("kv-bytes").solution = ""
+    with pytest.raises(FrozenInstanceError):
+        exercises.check("kv-bytes", 3).passed = True
 
 
 def test_source_runs_in_a_namespace_of_its_own() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kvlib.fair_line import FairLine
+from kvlib.waiting import FirstComeLine
 from test_waiting import job, orders
 
 SIZES = st.lists(st.integers(1, 1000), min_size=1, max_size=60)
@@ -113,6 +114,15 @@ def test_one_step_does_not_admit_a_single_tenant():
     for order, tenant in enumerate("aaaabbbb"):
         line.push(job(order, tenant=tenant, prompt_tokens=10))
     assert [line.pop().request.tenant for _ in range(4)] == ["a", "b", "a", "b"]
+
+
+def test_a_prompt_that_was_admitted_counts_its_tokens_and_no_more():
+    """Then both tenants have 9, and a's next request came first."""
+    line = FairLine()
+    for order, tenant in enumerate("aab"):
+        line.push(job(order, tenant=tenant, prompt_tokens=9))
+    line.served(job(9, tenant="b"), 9)
+    assert [line.pop().order for _ in range(3)] == [0, 1, 2]
 
 
 def test_what_was_found_in_the_cache_is_forgiven_once_the_work_is_noted():
@@ -247,6 +257,8 @@ def test_bad_input_is_refused_and_nothing_changes():
         FairLine(input_weight=0)
     with pytest.raises(ValueError, match="weights are above 0, got 1 and nan"):
         FairLine(output_weight=float("nan"))
+    with pytest.raises(ValueError, match="weights are above 0, got 1 and 0"):
+        FairLine(output_weight=0)
     line = FairLine()
     with pytest.raises(IndexError, match="asked for 1 request, 0 wait"):
         line.pop()
@@ -258,3 +270,34 @@ def test_bad_input_is_refused_and_nothing_changes():
             line.remove(stranger)
     line.check()
     assert (orders(line), line.counter("a")) == ([0], 0)
+
+
+def test_weights_may_be_as_small_as_one_likes():
+    line = FairLine(input_weight=0.5, output_weight=0.25)
+    assert line.counts_service
+    line.push(job(0, tenant="a", prompt_tokens=6))
+    line.push(job(1, tenant="a", prompt_tokens=6))
+    line.push(job(2, tenant="b"))
+    line.served(job(2, tenant="b"), 8, output=True)
+    assert line.counter("b") == 2
+    assert [line.pop().order for _ in range(3)] == [0, 2, 1]  # of a prompt of 6 three count
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda line: line._lines["a"].push(line.head()), "one of 3 waits twice"),
+        (lambda line: setattr(line, "_num_waiting", 4), "3 wait, 4 are counted"),
+        (lambda line: line._lines.update(z=FirstComeLine()), "a tenant without requests waits"),
+        (lambda line: line._turns.leave("b"), "1 tenants have a turn, 2 wait"),
+        (lambda line: line._counters.update(b=-5), "'b' stands too far back"),
+    ],
+)
+def test_a_check_finds_what_is_wrong(spoil, found):
+    line = FairLine()
+    for order, tenant in enumerate("aab"):
+        line.push(job(order, tenant=tenant))
+    line.check()
+    spoil(line)
+    with pytest.raises(AssertionError, match=found):
+        line.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
+import runpy
 import subprocess
 import sys
 import threading
@@ -123,6 +124,35 @@ def test_a_full_disk_keeps_nothing(
     assert stays(tmp_path) == []
 
 
+@pytest.mark.usefixtures("publisher", "published")
+def test_a_file_of_just_the_most_bytes_is_taken_into_the_folder_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fetch, "MAX_FILE_BYTES", len(CSV))
+    place = fetch.fetch("azure-conv", tmp_path / "mine")
+    assert place.parent == (tmp_path / "mine").resolve() and place.read_bytes() == CSV
+    assert stays(tmp_path) == [place.name]
+
+
+@pytest.mark.usefixtures("published")
+def test_a_download_has_a_time_limit_and_a_bar_that_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = {}
+
+    class Recorder:
+        def __init__(self, **options: object) -> None:
+            asked.update(options)
+
+        def __call__(self, url: str, output_file: BinaryIO, pooch: object) -> None:
+            output_file.write(CSV)
+
+    monkeypatch.setattr(pooch, "HTTPDownloader", Recorder)
+    fetch.fetch("azure-conv", tmp_path)
+    bar = asked["progressbar"]
+    assert asked["timeout"] == 30 and bar and bar.leave is False
+
+
 @pytest.mark.usefixtures("publisher")
 def test_a_server_that_sends_without_end_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -206,3 +236,14 @@ def test_the_module_runs_as_a_command_and_imports_pooch_only_when_it_downloads()
     assert wrong.returncode == 2
     assert wrong.stderr.count("\n") == 1
     assert "azure-conv" in wrong.stderr
+
+
+def test_the_command_ends_with_the_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fetch", "azure-con"])
+    monkeypatch.delitem(sys.modules, "kvlib.fetch")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("kvlib.fetch", run_name="__main__")
+    assert ended.value.code == 2
+    assert "no trace 'azure-con'" in error_line(capsys)

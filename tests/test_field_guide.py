@@ -99,6 +99,8 @@ def test_what_is_gone_takes_nothing_and_what_is_slower_costs():
     assert whole_gain({"a": 1.0}, {"a": inf}) == inf
     assert whole_gain({"a": 1.0, "b": 1.0}, {"a": inf}) == 2
     assert whole_gain({"a": 1.0, "b": 1.0}, {"a": 0.5}) == pytest.approx(2 / 3)
+    assert whole_gain({"a": 0.0, "b": 1.0}, {"a": 2.0, "b": 4.0}) == 4
+    assert whole_gain({"a": 0.25, "b": 0.25}, {"a": 2.0}) == pytest.approx(4 / 3)
     assert least_share(1) == 0 and least_share(2) == 0.5
 
 

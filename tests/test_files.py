@@ -83,8 +83,37 @@ def test_a_file_is_read_up_to_its_limit(tmp_path):
         read(tmp_path / "none", 5)
 
 
+@pytest.fixture
+def impatient():
+    """Whatever waits for longer than five seconds fails."""
+
+    def late(*_):
+        raise TimeoutError("still waiting")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 5)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_json_is_read_up_to_16_mib_unless_said_otherwise(tmp_path):
+    path = tmp_path / "f.json"
+    path.write_bytes(b"7".ljust(16 * 2**20))
+    assert read_json(path) == 7
+    path.write_bytes(b"7".ljust(16 * 2**20 + 1))
+    with pytest.raises(ValueError, match="16,777,217 bytes, at most 16,777,216 are read"):
+        read_json(path)
+
+
+def test_where_opening_always_waits_files_are_read_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "f").write_bytes(b"12345")
+    monkeypatch.delattr(files.os, "O_NONBLOCK", raising=False)
+    assert read(tmp_path / "f", 5) == b"12345"
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
-def test_a_pipe_is_refused_and_does_not_block(tmp_path):
+def test_a_pipe_is_refused_and_does_not_block(tmp_path, impatient):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="only a plain file is read"):
         open_file(tmp_path / "pipe")
@@ -129,6 +158,13 @@ def test_a_file_is_written_in_the_place_of_another(tmp_path):
     write(tmp_path / "b", b"\0")
     assert path.read_bytes() == "ö\n".encode()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["b", "f.json"]
+
+
+def test_it_is_all_on_its_way_when_it_is_forced_to_the_disk(tmp_path, monkeypatch):
+    forced = []
+    monkeypatch.setattr(files.os, "fsync", lambda handle: forced.append(os.fstat(handle).st_size))
+    write(tmp_path / "f", "five\n")
+    assert forced == [5]
 
 
 @pytest.mark.parametrize("failing", ["os.fsync", "os.replace", "open"])

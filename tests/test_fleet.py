@@ -80,12 +80,6 @@ def test_an_overhead_that_is_known_is_no_longer_assumed():
     assert wide["low"].kv_bytes < wide["likely"].kv_bytes < wide["high"].kv_bytes
 
 
-def test_where_the_worst_does_not_fit_there_is_no_plan_for_it():
-    plans = plan_range(LLAMA, catalog.gpu("L4"))
-    assert plans["low"] is None and plans["likely"].num_blocks > 0
-    assert list(plan_range(catalog.model("Llama-3-70B"), H100).values()) == [None] * 3
-
-
 @pytest.mark.parametrize("name", ["azure-conv", "azure-code"])
 def test_what_runs_at_once_under_overload_lies_in_the_interval(name):
     for seed in range(5):
@@ -184,32 +178,6 @@ def test_users_are_rates_times_the_time_between_their_requests():
     for wrong in ({"every_s": -5}, {"every_s": float("inf")}, {"seeds": ()}):
         with pytest.raises(ValueError, match="needs a seed and every_s above 0"):
             users(plans, LLAMA, A10, target, **wrong)
-
-
-def test_the_ends_are_the_worst_sample_of_the_worst_and_the_best_of_the_best(monkeypatch):
-    rates = {0.4: (3, 1, 2), 0.6: (4, 9, 6), 0.8: (7, 12, 11)}
-    monkeypatch.setattr(
-        "kvlib.fleet.rate_within", lambda *_, seed, efficiency, guess: rates[efficiency][seed]
-    )
-    plans = dict.fromkeys(("low", "likely", "high"), PLAN)
-    assert users(plans, LLAMA, A10, TARGET, every_s=10) == (10, 60, 120)
-
-
-@pytest.mark.parametrize(
-    "name, why",
-    [
-        ("Gemma-2-9B", "has 21 layers that keep a window only: memory and clock count every"),
-        ("DeepSeek-V3", "caches a latent: the clock counts the operations of whole heads"),
-    ],
-)
-def test_a_model_whose_users_cannot_be_counted_is_refused_with_the_reason(name, why):
-    model = catalog.model(name)
-    plans = plan_range(model, H100, num_gpus=8, weight_dtype="int4")
-    assert plans["likely"]
-    with pytest.raises(ValueError, match=f"^{name} {why}"):
-        rate_within(plans["likely"], model, H100, TARGET)
-    with pytest.raises(ValueError, match=f"^{name} {why}"):
-        users(dict.fromkeys(plans), model, H100, TARGET)  # also where nothing fits
 
 
 def test_the_clock_times_every_model_that_is_not_refused():

@@ -74,6 +74,8 @@ def test_the_mean_neither_drifts_nor_overflows():
 
 
 @given(VALUES, VALUES, st.floats(0, 100))
+@example([5], [1], 0)
+@example([1], [5], 0)
 def test_merged_is_as_if_added_in_one(one, other, p):
     merged, both = filled(one), filled(one + other)
     merged.merge(filled(other))

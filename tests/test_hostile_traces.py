@@ -138,6 +138,11 @@ def test_a_hostile_gzip_file_is_refused_in_time(tmp_path, data, said):
     assert said in refused(write(tmp_path / "t.gz", data))
 
 
+def test_ten_thousand_members_are_read(tmp_path):
+    data = gzip.compress(OWN + b"0,1,2\n") + EMPTY * (trace_lines.MAX_GZIP_MEMBERS - 1)
+    assert len(load(write(tmp_path / "t.gz", data))) == 1
+
+
 def test_a_file_in_several_members_with_padding_is_read(tmp_path):
     rows = [OWN + b"0,1,2\n", b"", b"5,3,4\n", b"6,", b"7,8\n"]
     data = b"".join(gzip.compress(row) + bytes(3) for row in rows)

@@ -1,5 +1,6 @@
 """When a request is due, sent and answered: by hand, as `serve` has it, and under a stall."""
 
+from dataclasses import FrozenInstanceError
 from itertools import pairwise
 from math import inf
 
@@ -94,6 +95,8 @@ def test_users_without_a_schedule_send_when_they_are_free_and_have_thought():
     assert [t.due_s for t in run.timings] == [0, 0, 5, 5]
     assert [t.ttft_s for t in run.timings] == [1, 1, 1, 1]
     assert [t.finished_s for t in run.timings] == [2, 2, 7, 7]
+    rows = [Request(i, None, 1, n) for i, n in enumerate((3, 1, 1))]
+    assert [t.due_s for t in load_test(server(), rows, 2, think_s=10.0).timings] == [0, 0, 11]
 
 
 @settings(max_examples=20, deadline=None)
@@ -152,6 +155,13 @@ class Failing:
         return Progress(1, True, failed=True)
 
 
+class Empty(Failing):
+    """Ends every request well, without a token."""
+
+    def progress(self, ticket):
+        return Progress(0, True)
+
+
 class Losing(Failing):
     """Says nothing of what became of the requests."""
 
@@ -185,6 +195,23 @@ def test_a_request_that_failed_keeps_no_target_though_it_began_in_time():
     assert run.ttfts_s == [1.0, 1.0]
     assert run.tpots_s == [inf, inf]
     assert run.good_share(Target(9.0, 9.0)) == 0 == run.requests_per_s
+
+
+def test_an_end_without_a_token_is_no_answer():
+    run = load_test(Empty(), one_token(2, 5.0))
+    assert run.ttfts_s == run.tpots_s == [inf, inf] and run.requests_per_s == 0
+    assert [t.finished_s for t in run.timings] == [1.0, 6.0]
+    assert not any(t.answered for t in run.timings)
+
+
+def test_a_request_that_was_only_sent_has_nothing_yet():
+    assert Timing(3, 1.0, 2.0) == Timing(3, 1.0, 2.0, inf, inf, 0, 0, False)
+
+
+def test_percentiles_of_later_tokens_leave_answers_of_one_token_out():
+    rows = (Timing(0, 0, 0, 1, 5, 3), Timing(1, 0, 0, 1, 1, 1), Timing(2, 0, 0, 1, 7, 3))
+    run = LoadRun(rows, 0.0, 7.0)
+    assert (run.tpot_s(50), run.tpot_s(100)) == (2.0, 3.0)
 
 
 def test_littles_law_the_count_of_those_there_is_rate_times_stay():
@@ -227,6 +254,7 @@ def test_the_first_seconds_are_left_out_of_times_and_counts():
     later = load_test(server(), rows).after(2.0)
     assert [t.request_id for t in later.timings] == [2]
     assert (later.duration_s, later.mean_in_system) == (3.0, 1 / 3)
+    assert later.in_system == ((4.0, 0), (5.0, 1))
     with pytest.raises(ValueError, match=r"after 9\.0 s of 3"):
         later.after(9.0)
 
@@ -242,6 +270,7 @@ def test_arrival_times_keep_the_rate_and_the_seed():
         assert sum(gap < 0.2 for gap in gaps) / 3999 == pytest.approx(0.632, abs=0.025)
     assert at_rate(rows, 5.0, 0) != at_rate(rows, 5.0, 1)
     assert at_rate([], 5.0) == []
+    assert [r.arrival_s for r in at_rate(rows[:3], 0.5)] == [0, 2, 4]
 
 
 def test_a_stall_falls_into_the_first_step_at_or_after_its_moment_and_only_once():
@@ -262,6 +291,7 @@ def test_a_stall_falls_into_the_first_step_at_or_after_its_moment_and_only_once(
         (lambda: load_test(server(), [Request(0, None, 1, 1)]), "a time for every request"),
         (lambda: load_test(server(), one_token(2, 1.0)[::-1]), "each at least that before"),
         (lambda: load_test(server(), [Request(0, inf, 1, 1)]), "arrival times"),
+        (lambda: load_test(server(), [Request(0, -0.5, 1, 1)]), "arrival times are at least 0"),
         (lambda: load_test(server(), one_token(2, 1.0), users=0), "users must be at least 1"),
         (lambda: load_test(server(), one_token(2, 1.0), 1, -1.0), "think_s is at least 0"),
         (lambda: at_rate([], 0.0), "above 0, got 0.0"),
@@ -281,5 +311,13 @@ def test_a_server_with_work_is_refused():
         load_test(busy, one_token(1, 1.0))
 
 
+def test_what_was_found_stays():
+    run = LoadRun((Timing(0, 0.0, 0.0),), 0.0, 1.0)
+    for each, name in ((run, "ended_s"), (run.timings[0], "due_s")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(each, name, 2.0)
+
+
 def test_a_run_of_nothing_has_no_count():
     assert LoadRun((), 0.0, 1.0).mean_in_system == 0.0
+    assert LoadRun((), 0.0, 2.0, ((2.0, 3),)).mean_in_system == 3.0

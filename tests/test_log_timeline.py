@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlib.engine_logs import LogError
-from kvlib.log_timeline import MOST_NAMES, OTHERS, STATES, Sample, one_request_share, read
+from kvlib.log_timeline import OTHERS, STATES, Sample, one_request_share, read
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = json.loads((files("kvlib") / "data" / "engine_logs.json").read_text(encoding="utf-8"))
@@ -138,6 +138,9 @@ def test_times_count_from_the_first_load_line_and_pass_midnight_and_new_year():
     assert [s.start_s for s in read(map(line.format, years)).samples] == [0, 15]
     clock = ("23:59:50", "00:00:05", "00:00:04", "00:00:10")
     assert [s.start_s for s in read(map(line.format, clock)).samples] == [0, 15, 15, 20]
+    days = ("23:59:50", "00:00:05", "12:00:00", "23:59:55", "00:00:10", "12:00:00")
+    times = [s.start_s for s in read(map(line.format, days)).samples]
+    assert times == [0, 15, 43_210, 86_405, 86_420, 129_610]
 
 
 @pytest.mark.parametrize(
@@ -148,6 +151,7 @@ def test_times_count_from_the_first_load_line_and_pass_midnight_and_new_year():
         (("2026-05-04 23:00:00", "2026-05-04 01:00:00"), [0, 0]),
         # Half a day or half a year back, and a little less.
         (("20:00:00", "08:00:01"), [0, 0]),
+        (("20:00:00", "08:00:00"), [0, 0]),
         (("20:00:00", "07:59:59"), [0, 43_199]),
         (("09:00:10", "09:00:00", "09:00:20"), [0, 0, 10]),
     ],
@@ -160,6 +164,7 @@ def test_a_clock_that_is_set_back_stands_still(stamps, times):
 def test_an_engine_that_begins_anew_counts_anew():
     log = read([load(), preempted(101), load(), preempted(1), preempted(51), load()])
     assert [s.preempted for s in log.samples] == [0, 101, 51] and log.preempted == 152
+    assert read([preempted(51), preempted(51)]).preempted == 51
 
 
 def test_preemptions_behind_the_last_load_line_are_not_lost():
@@ -169,8 +174,11 @@ def test_preemptions_behind_the_last_load_line_are_not_lost():
 
 def test_who_never_speaks_is_an_error_that_names_those_who_do():
     lines = [load(who=f"Engine {i:03}: ") for i in range(20)]
-    with pytest.raises(LogError, match=r"nobody called 'Engine 7' speaks, but \['Engine 000', "):
+    with pytest.raises(
+        LogError, match=r"nobody called 'Engine 7' speaks, but \['Engine 000', "
+    ) as error:
         read(lines, who="Engine 7")
+    assert str(error.value).endswith("'Engine 006', 'Engine 007'] do")
     assert not read(["hello"], who="Engine 7").samples
 
 
@@ -186,6 +194,20 @@ def test_what_is_not_text_is_refused_and_what_is_hostile_is_counted_or_refused()
 
 def test_lines_without_a_time_are_one_apart():
     assert [s.start_s for s in read([load()] * 3).samples] == [0, 1, 2]
+    timed = load(stamp="01-01 00:00:05")
+    assert [s.start_s for s in read([load(), timed, load()]).samples] == [0, 5, 6]
+
+
+def test_neighbours_are_joined_two_and_two():
+    joined = {most: read([load()] * 9, most=most).samples for most in (2, 4, 8, 9)}
+    spans = {most: [(s.start_s, s.end_s) for s in samples] for most, samples in joined.items()}
+    pairs = [(0, 1), (2, 3), (4, 5), (6, 7), (8, 8)]
+    assert spans == {
+        2: [(0, 3), (4, 7), (8, 8)],
+        4: [(0, 1), (2, 3), (4, 5), (6, 7), (8, 8)],
+        8: pairs,
+        9: [(i, i) for i in range(9)],
+    }
 
 
 SHARES = st.lists(st.integers(0, 1000), min_size=1, max_size=300)
@@ -267,8 +289,8 @@ def test_the_samples_are_what_the_script_writes(tmp_path, monkeypatch):
 def test_names_that_never_end_are_counted_in_bounded_memory():
     line = "Decode batch, #running-req: 5, #token: 19, token usage: 0.24, #queue-req: 0"
     log = read(f"{line}, n{i}: 1" for i in range(1000))
-    assert len(log.unread) == MOST_NAMES + 1 and log.unread.total() == 1000
-    assert log.unread[OTHERS] == 1000 - MOST_NAMES and log.unread["n0"] == 1
+    assert len(log.unread) == 257 and log.unread.total() == 1000
+    assert log.unread[OTHERS] == 1000 - 256 and log.unread["n0"] == log.unread["n255"] == 1
 
 
 class Endless:

@@ -20,6 +20,11 @@ def test_what_is_too_long_is_drawn_again_and_makes_the_means_smaller():
     assert [r.request_id for r in rows] == list(range(3000))
 
 
+def test_a_pair_as_long_as_the_maximum_is_kept():
+    (exact,) = lognormal(1, 0, Spread(100, 0.0), Spread(20, 0.0), max_seq_len=120)
+    assert (exact.prompt_tokens, exact.output_tokens) == (100, 20)
+
+
 def test_a_seed_draws_the_same_lengths_everywhere():
     rows = lognormal(3, 0, PROMPT, OUTPUT)
     assert rows == lognormal(3, 0, PROMPT, OUTPUT)

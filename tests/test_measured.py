@@ -31,7 +31,9 @@ def test_a_broken_record_is_an_error(tmp_path, text):
 
 
 def test_every_committed_record_is_whole():
-    for path in measured.FOLDER.glob("*.json"):
+    paths = [*measured.FOLDER.glob("*.json")]
+    assert "mutants.cpu.json" in {path.name for path in paths}
+    for path in paths:
         assert measured.load(path.stem)["name"] == path.stem
 
 

@@ -85,6 +85,22 @@ def test_ME_9_a_share_is_ours_and_what_is_free_is_not():
         plan_capacity(LLAMA, H100, utilization=0.15, **amounts)
 
 
+def test_one_block_fits_where_one_is_left_even_of_one_byte():
+    latent = KVShape(1, kv_lora_rank=1, qk_rope_head_dim=1)
+    tiny = replace(LLAMA, kv=latent, num_q_heads=1)
+    options = {"total_bytes": 100, "utilization": 0.1, "block_size": 1, "kv_dtype": "int4"}
+    one = plan_capacity(tiny, H100, weight_bytes=9, **NOTHING, **options)
+    assert (one.num_blocks, one.kv_bytes, one.parts()["free"]) == (1, 1, 90)
+    with pytest.raises(DoesNotFit, match=r"0\.00 GiB are left"):
+        plan_capacity(tiny, H100, weight_bytes=10, **NOTHING, **options)
+
+
+def test_unless_said_otherwise_256_sequences_run():
+    """Of a short step the logits are the peak: 128,256 of them for each row, three times."""
+    plan = plan_capacity(LLAMA, H100, max_batched_tokens=512)
+    assert plan.activation_bytes == 3 * 4 * 256 * 128_256
+
+
 def test_ME_10_the_published_table_mixes_two_kinds_of_thousand():
     def gib(shape, n):
         return shape.bytes_per_sequence(n, "float16") / GIB

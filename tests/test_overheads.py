@@ -1,5 +1,8 @@
 """What an engine takes beside weights and cache, against what engines printed."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from kvlib import catalog
@@ -56,6 +59,29 @@ def test_the_peak_grows_with_tokens_until_the_logits_outgrow_it():
 def test_what_is_assumed_has_three_values_in_order_and_says_where_from(amount):
     assert 0 < amount.low <= amount.likely <= amount.high
     assert amount.source
+
+
+def named(amount):
+    """The amounts that a source names, its issue numbers and programs' versions left out."""
+    plain = re.sub(r"\w*#\d+|vLLM [\d.]+", "", amount.source)
+    return [float(each) for each in re.findall(r"\d+(?:\.\d+)?", plain)]
+
+
+@pytest.mark.parametrize("amount", [RUNTIME, GRAPHS])
+def test_the_ends_are_the_least_and_the_most_that_was_seen(amount):
+    seen = sorted(each for each in named(amount) if each < 10)
+    assert (amount.low, amount.high) == (seen[0], pytest.approx(seen[-1], abs=0.05))
+
+
+def test_what_to_plan_with_is_stated():
+    """Chosen, not derived: whoever chooses anew changes every plan that the book prints."""
+    assert (RUNTIME.likely, GRAPHS.likely, DRIVER.likely) == (0.4, 0.5, 0.5)
+    assert LOGIT_COPIES[:3] == (2, 3, 10)
+
+
+def test_of_a_model_nobody_has_looked_at_the_widths_are_guessed():
+    unseen = replace(catalog.model("Llama-3-8B"), name="unseen", hidden_size=100)
+    assert widths(unseen) == (400, 131_072)
 
 
 def test_a_card_is_not_the_size_it_is_sold_by():

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from kvlib.paged_memory import PagedMemory
 from kvlib.plan import OutOfBlocks, SequenceTooLong
+from kvlib.waste import MemorySplit
 
 
 def state(memory):
@@ -127,3 +128,55 @@ def test_any_run_of_calls_keeps_the_books(block_size, steps):
         assert {p: p.asked for p in memory.pieces} == asked
         assert memory.split(1).used == sum(asked.values())
         assert memory.num_free + sum(p.size for p in asked) == memory.size
+
+
+def test_a_memory_is_counted_in_whole_blocks():
+    memory = PagedMemory(4, block_size=3)
+    assert (memory.size, memory.largest_request, memory.num_free, memory.pieces) == (12, 12, 12, ())
+    assert [memory.piece_size(n) for n in (1, 3, 4, 12)] == [3, 3, 6, 12]
+    a, b = memory.allocate(4), memory.allocate(5)
+    assert (memory.num_free, memory.pieces, a.size, b.asked) == (0, (a, b), 6, 5)
+    assert (a.start, b.start) == (0, 6)
+    assert memory.split(1) == MemorySplit(12, 9, 0, 3, 0, 0)
+    memory.free(a)
+    assert memory.split(1) == MemorySplit(12, 5, 0, 1, 0, 6)
+
+
+def test_two_pieces_of_the_same_blocks_are_two():
+    """One was freed; the next has its blocks, and says the same of itself."""
+    memory = PagedMemory(4, block_size=3)
+    a = memory.allocate(4)
+    memory.free(a)
+    b = memory.allocate(4)
+    assert (a.block_ids, a.asked) == (b.block_ids, b.asked) and a != b and len({a, b}) == 2
+    assert not hasattr(a, "__dict__")
+
+
+def test_to_ask_for_as_much_as_before_changes_the_request_alone():
+    memory = PagedMemory(4, block_size=3)
+    piece = memory.allocate(4)
+    blocks = [*piece.block_ids]
+    for size in (6, 5, 4):
+        assert memory.resize(piece, size) is piece
+        assert (piece.block_ids, piece.asked, memory.split(1).used) == (blocks, size, size)
+        memory.check()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda memory, a, b: memory.pool._empty.popitem(), "a block is lost"),
+        (lambda memory, a, b: b.block_ids.__setitem__(0, a.block_ids[0]), "in two pieces, or none"),
+        (lambda memory, a, b: b.block_ids.pop(), "in two pieces, or none"),
+        (lambda memory, a, b: memory.pool.share(a.block_ids[:1]), "a shared block"),
+        (lambda memory, a, b: setattr(a, "asked", 7), "does not fit its request"),
+        (lambda memory, a, b: setattr(a, "asked", 5), "requests miscounted"),
+    ],
+)
+def test_a_check_finds_what_is_wrong(spoil, found):
+    memory = PagedMemory(6, block_size=3)
+    a, b = memory.allocate(4), memory.allocate(2)
+    memory.check()
+    spoil(memory, a, b)
+    with pytest.raises(AssertionError, match=found):
+        memory.check()

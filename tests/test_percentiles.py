@@ -1,7 +1,7 @@
 """Percentiles are exact; their intervals cover as often as said, if values are independent."""
 
 from fractions import Fraction
-from math import comb, inf
+from math import comb, inf, nan
 from random import Random
 
 import pytest
@@ -39,7 +39,7 @@ def below(n: int, k: int, percent: int) -> Fraction:
     return sum((comb(n, i) * q**i * (1 - q) ** (n - i) for i in range(k)), Fraction(0))
 
 
-@pytest.mark.parametrize("p", [10, 50, 90, 99])
+@pytest.mark.parametrize("p", [1, 10, 50, 90, 99])
 @pytest.mark.parametrize("n", [1, 5, 6, 40, 367, 368, 1000])
 def test_the_ranks_are_the_closest_that_leave_the_tails(n: int, p: int) -> None:
     low, high = interval_ranks(n, p)
@@ -47,6 +47,16 @@ def test_the_ranks_are_the_closest_that_leave_the_tails(n: int, p: int) -> None:
     assert below(n, low, p) <= tail < below(n, low + 1, p)
     assert 1 - below(n, high, p) <= tail < 1 - below(n, high - 1, p)
     assert (low >= 1 and high <= n) == (n >= requests_needed(p))
+
+
+def test_a_tail_may_be_all_that_the_confidence_leaves() -> None:
+    """Of two values both lie below the median in a quarter of the cases, and both above in one."""
+    assert interval_ranks(2, 50, 0.5) == (1, 2)
+    assert interval_ranks(2, 50, 0.51) == (0, 3)
+
+
+def test_of_few_values_0_percent_is_the_least_and_100_the_greatest() -> None:
+    assert [percentile([3, 1, 2], p) for p in (0, 33, 34, 67, 100)] == [1, 1, 2, 3, 3]
 
 
 def test_an_end_that_no_value_bounds_is_open() -> None:
@@ -73,8 +83,13 @@ def test_intervals_of_independent_draws_cover_the_true_percentile_as_often_as_sa
     [
         (lambda: percentile([], 50), "at least 1 value, got 0"),
         (lambda: percentile([1.0], 101), r"within \[0, 100\], got 101"),
+        (lambda: percentile([1.0], -0.5), r"within \[0, 100\], got -0.5"),
+        (lambda: percentile([1.0, nan, 2.0, nan], 50), "of numbers, 2 of 4 values are none"),
+        (lambda: percentile_interval([nan], 50), "of numbers, 1 of 1 values are none"),
         (lambda: percentile_interval([1.0], 100), r"within \(0, 100\), got 100"),
         (lambda: percentile_interval([1.0], 50, 1.0), "got 1.0"),
+        (lambda: percentile_interval([1.0], 50, 0.0), r"within \(0, 1\), got 0.0"),
+        (lambda: percentile_interval([1.0], 50, -0.5), "got -0.5"),
         (lambda: percentile_interval([], 50), "n must be at least 1, got 0"),
         (lambda: requests_needed(0), "got 0"),
     ],

@@ -92,3 +92,34 @@ def test_a_sign_that_all_numbers_share_wastes_codes_without_a_minimum():
     with_minimum = Precision(4, scale_dtype="float32").half_step(**one_sided)
     without = Precision(4, symmetric=True, scale_dtype="float32").half_step(**one_sided)
     assert without > 20 * with_minimum
+
+
+@pytest.mark.parametrize(
+    "precision, most",
+    [
+        (Precision(), 65504.0),
+        (Precision(kind="fp8"), 65504.0),
+        (Precision(scale_dtype="float32"), float.fromhex("0x1p126")),
+        (Precision(symmetric=True, scale_dtype="power_of_two"), float.fromhex("0x1p126")),
+        (Precision.static(), float.fromhex("0x1p126")),  # no scale is stored
+    ],
+)
+def test_the_largest_number_is_what_a_stored_scale_can_hold(precision, most):
+    assert precision.largest == most
+
+
+def test_half_a_step_of_fp8_is_that_of_its_largest_numbers():
+    """Between 256 and 448, e4m3 goes by 32."""
+    assert Precision.static(kind="fp8").half_step(-448.0, 448.0) == 16.0
+    assert Precision(kind="fp8", scale_dtype="float32").half_step(-44.8, 4.0) == pytest.approx(1.6)
+
+
+def test_half_a_step_counts_that_a_float16_is_rounded():
+    """A minimum by a thousandth of 3, a scale by a thousandth, and neither by less than 2^-24."""
+    found = Precision(4).half_step(-3.0, 12.0)
+    assert found == pytest.approx((15 + 3 / 1024) / 30 * 1025 / 1024, rel=1e-6)
+    signed = Precision(4, symmetric=True)
+    assert signed.half_step(-7.0, 2.0) == pytest.approx(1025 / 2048, rel=1e-6)
+    tiny = 2.0**-24
+    assert signed.half_step(-7 * tiny, 0.0) == pytest.approx(1.5 * tiny, rel=1e-3)
+    assert signed.half_step(0.0, 0.0) == 0.0

@@ -15,6 +15,7 @@ from kvlib.scheduler import Scheduler, StepLimits
 from kvlib.served import ServedRequest
 from kvlib.serving import serve
 from kvlib.serving_run import ServingRun
+from kvlib.waiting import FirstComeLine
 
 
 def running(*rows):
@@ -157,12 +158,59 @@ def test_preemption_shortens_nobody_and_every_token_is_accounted_for(victim, swa
 def test_a_round_trip_through_the_host_computes_nothing_again():
     """B (4 + 4) goes out with 6 tokens when A needs a seventh, and comes back to its own."""
     space = SwapSpace(6)
-    served, _ = scheduled(12, [(4, 4), (4, 4)], swap=space)
+    served, (_, b) = scheduled(12, [(4, 4), (4, 4)], swap=space)
     swapped = []
     while served.has_work:
         step, work = one_step(served)
         swapped += [(step.num_swapped, work, space.num_free)] if step.num_swapped else []
     assert swapped == [(6, [(0, 1)], 0), (6, [(1, 1)], 6)]
+    assert (served.recomputed_tokens, b.num_swapped, b.num_lost) == (0, 0, 0)
+
+
+def test_whoever_stands_behind_the_victim_goes_on_in_the_same_step():
+    served, (a, b, c) = scheduled(9, [(3, 3), (3, 3), (3, 3)], victim=lambda running: running[1])
+    one_step(served)
+    assert one_step(served)[1] == [(0, 1), (2, 1)]
+    assert (a.num_preempted, b.num_preempted, c.num_preempted) == (0, 1, 0)
+
+
+class FailsOnce(FirstComeLine):
+    """A line that counts service, and fails when it first hears of some."""
+
+    counts_service, failed = True, False
+
+    def served(self, job, num_tokens, output=False):
+        if not self.failed:
+            self.failed = True
+            raise MemoryError
+
+
+@pytest.mark.parametrize("swap", [None, 9])
+def test_who_loses_its_memory_before_it_computed_anything_computes_nothing_again(swap):
+    """The report fails for A (2 + 3), so that B (3 + 2) has begun and computed nothing."""
+    swap = swap and SwapSpace(swap)
+    served, (_, b) = scheduled(5, [(2, 3), (3, 2)], swap=swap, waiting=FailsOnce())
+    with pytest.raises(MemoryError):
+        served.report(served.schedule())
+    step, work = one_step(served)
+    assert (step.num_preempted, work, b.num_lost) == (1, [(0, 1)], 0)
+    while served.has_work:
+        one_step(served)
+    assert (served.recomputed_tokens, b.num_outputs, b.num_started) == (0, 2, 2)
+
+
+def test_who_finds_more_than_it_lost_computes_nothing_again():
+    """A and B have one text. B has 2 of its 8 tokens when A needs a ninth, and comes back to 7."""
+    served = Scheduler(KVMemory(16, 1, HashIndex), limits=StepLimits(max_tokens=10))
+    _, b = (
+        served.add(Request(i, None, 8, 4), content=TokenContent(range(12), 1)) for i in range(2)
+    )
+    assert [one_step(served)[1] for _ in range(3)] == [
+        [(0, 8), (1, 2)],
+        [(0, 1)],
+        [(0, 1), (1, 1)],
+    ]
+    assert (b.num_lost, b.num_cached, b.num_cached_first) == (2, 7, 0)
     assert served.recomputed_tokens == 0
 
 
@@ -195,6 +243,26 @@ def test_host_memory_takes_in_what_fits_and_gives_back_what_it_took():
         space.give(11)
     space.give(4)
     assert space.num_free == 4
+    with pytest.raises(ValueError, match="give back 7 tokens, 6 were taken in"):
+        space.give(7)
+    assert (space.take(0), space.give(0), space.num_free) == (True, None, 4)
+    for call in (space.take, space.give):
+        with pytest.raises(ValueError, match="num_tokens must be at least 0, got -1"):
+            call(-1)
+        with pytest.raises(TypeError, match="num_tokens must be a whole number"):
+            call(1.0)
+    assert space.num_free == 4
     for size, error in [(0, ValueError), (1.0, TypeError), (True, TypeError)]:
         with pytest.raises(error):
             SwapSpace(size)
+
+
+@pytest.mark.parametrize(("num_free", "sound"), [(-1, 0), (0, 1), (4, 1), (10, 1), (11, 0)])
+def test_no_more_of_host_memory_is_free_than_there_is(num_free, sound):
+    space = SwapSpace(10)
+    space.num_free = num_free
+    if sound:
+        space.check()
+        return
+    with pytest.raises(AssertionError, match=f"{num_free} tokens free of 10 in the swap space"):
+        space.check()

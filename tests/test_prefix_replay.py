@@ -39,6 +39,9 @@ def test_a_full_hit_counts_whole_and_a_part_of_a_block_as_found():
         (700, 1400, 2, 4)
     )
     assert found.prefix_hit_rate == 0.5
+    with pytest.raises(AttributeError):
+        found.hit_tokens = 0
+    assert replay_prefix(iter(twice), 2) == found
     assert replay_prefix(twice, 3, block_size=256).hit_tokens == 700
     assert replay_prefix(twice, 1).hit_tokens == 512
 
@@ -46,6 +49,45 @@ def test_a_full_hit_counts_whole_and_a_part_of_a_block_as_found():
 def test_the_warm_up_fills_the_cache_and_is_not_counted():
     found = replay_prefix(requests([[1, 2], [1, 3], [1, 2]]), 9, block_size=1, warmup_fraction=0.5)
     assert (found.num_requests, found.hit_tokens, found.prompt_tokens) == (2, 3, 4)
+
+
+def test_which_end_of_a_prompt_stays_is_the_one_used_last():
+    """Three blocks through two places: of what is used first the first goes."""
+    twice = requests([[1, 2, 3], [1, 2, 3]])
+    found = [
+        replay_prefix(twice, 2, block_size=1, order=order).hit_blocks
+        for order in ("tail-first", "head-first")
+    ]
+    assert found == [2, 0]
+    assert replay_prefix(twice, 3, block_size=1, order="head-first").hit_blocks == 3
+
+
+def test_knowing_the_future_gives_up_what_is_never_wanted_and_of_one_request_the_end():
+    """In place of 1 after 2 comes 1; of [3, 4] one block is too many, and 4 is the end."""
+    prompts = requests([[1], [2], [1], [3, 4], [3]])
+    known = FarthestNextUse(prompts, block_size=1)
+    found = replay_prefix(prompts, 1, policy=known, block_size=1)
+    assert (found.hit_blocks, found.num_blocks, found.prefix_hit_rate) == (2, 6, 2 / 6)
+    known = FarthestNextUse(traced([[1], [2], [1]]))
+    assert replay_prefix(traced([[1], [2], [1]]), 1, policy=known).hit_tokens == 512
+
+
+@pytest.mark.parametrize("index", [HashIndex, RadixTree])
+def test_an_index_gives_up_what_its_policy_says(index):
+    """What was used twice outlives, by use, what came later; by recency it does not."""
+    prompts = requests([[1], [1], [2], [3], [1]])
+    found = [
+        replay_prefix(prompts, 2, block_size=1, index=lambda pool, by=by: index(pool, by()))
+        for by in (RankedLFU, RankedLRU)
+    ]
+    assert [each.hit_blocks for each in found] == [2, 1]
+
+
+def test_an_index_keeps_the_beginning_of_a_prompt_that_is_too_long():
+    long = requests([[1, 2, 3, 4], [1, 2, 3, 4]])
+    for index in (HashIndex, RadixTree):
+        found = replay_prefix(long, 2, block_size=1, index=index)
+        assert (found.hit_blocks, found.num_blocks) == (2, 8)
 
 
 @given(prompts=PROMPTS, capacity=st.integers(1, 9))

@@ -1,5 +1,6 @@
 """Templates, made-up turns and what a cache finds: by hand, and against the library's replay."""
 
+import hashlib
 from collections import Counter
 from itertools import permutations
 
@@ -94,6 +95,11 @@ def test_a_seed_makes_the_same_turns_and_another_makes_others():
     assert asks(1) == asks(1) != asks(2)
     first, second = (asks(0, gap_s=g)[-1].arrival_s for g in (8, 16))
     assert second == pytest.approx(2 * first, rel=1e-3)
+
+
+def test_a_seed_makes_the_same_turns_on_every_host():
+    made = [(t.arrival_s, t.user, *t.parts.items(), *t.documents, t.answer) for t in asks(0)]
+    assert hashlib.sha256(repr(made).encode()).hexdigest()[:16] == "a31df17dbfc5ca6c"
 
 
 @pytest.mark.parametrize("wrong", [{"num_users": 0}, {"num_turns": 0}, {"per_turn": 0}])

@@ -9,6 +9,7 @@ from kvlib.content import TokenContent
 from kvlib.radix import RadixTree
 from kvlib.retention import RankedFIFO, RankedLFU, RankedLRU
 from prefix_cases import Sequence
+from test_checks import found
 
 
 def tree(num_blocks=20, policy=None):
@@ -113,9 +114,59 @@ def test_a_leaf_gives_up_its_end_and_no_more():
     index.make_room(3)
     assert runs(index) == [([], [1, 2, 3])]
     keeper = Sequence(pool, index, [1, 2, 9])
+    keeper.stop()
+    assert all(not node.children for node in index._policy.shown)
+    pool.share(keeper.blocks)
     index.make_room(3)
     assert runs(index) == [([], [1, 2]), ([1, 2], [9])]
     assert index.find(keeper.content, 3) == keeper.blocks
+
+
+def test_of_a_leaf_whose_beginning_is_in_use_the_end_is_given_up():
+    pool, index = tree(2, RankedLRU())
+    idle = Sequence(pool, index, [1, 2])
+    pool.share(idle.blocks[:1])
+    idle.stop()
+    (only,) = index.nodes
+    found(index, lambda each: each._policy.hide(only), "an idle leaf that cannot be evicted")
+    index._policy.show(only)
+    index.make_room(1)
+    assert index.find(idle.content, 2) == idle.blocks[:1] and pool.num_free == 1
+    index.check()
+
+
+def test_a_block_at_another_place_of_the_same_text_is_something_else():
+    pool, index = tree(4)
+    first = Sequence(pool, index, [1, 2])
+    with pytest.raises(ValueError, match=f"block {first.blocks[1]} is known as something else"):
+        index.insert(TokenContent([1, 2], 1), first.blocks[::-1])
+    assert runs(index) == [([], [1, 2])]
+    index.check()
+
+
+def test_who_begins_again_with_other_blocks_is_looked_at_from_the_root():
+    pool, index = tree(4)
+    content, (first, other) = TokenContent([1], 1), pool.allocate(2)
+    assert index.insert(content, [first]) == 1
+    assert index.insert(content, [other]) == 0
+    assert index.held == (first,)
+    index.check()
+
+
+def test_who_leaves_makes_nothing_young_that_another_has_left_before():
+    """Blocks of 2: "maker" goes on behind what both hold, and leaves first."""
+    pool, index = tree(4)
+    maker = Sequence(pool, index, [1, 2], 2)
+    other = Sequence(pool, index, [1, 2, 3], 2)
+    maker.grow(5, 6)
+    maker.stop()
+    later = Sequence(pool, index, [7, 8], 2)
+    later.stop()
+    other.stop()
+    assert pool.num_kept == 3
+    pool.allocate(2)  # the one that is empty, and what was left first
+    assert index.find(later.content, 1) == later.blocks
+    assert index.find(maker.content, 2) == maker.blocks[:1]
 
 
 def test_fifo_gives_up_ends_though_their_beginnings_are_older():
@@ -187,6 +238,29 @@ def test_what_stands_behind_a_lost_block_is_lost_with_it():
     assert runs(index) == [([], [1]), ([1], [7])] and pool.num_kept == 1
     index.check()
     sequence.grow(8)  # from its beginning on, for the place where it ended is gone
+    index.check()
+
+
+def test_what_branched_behind_a_lost_block_is_not_found_from_before_it():
+    pool, index = tree(9)
+    sequence = Sequence(pool, index, [1, 2, 3])
+    Sequence(pool, index, [1, 2, 3, 4, 5]).stop()
+    pool.unmark(sequence.blocks[1])
+    assert index.find(TokenContent([1, 4, 5], 1), 3) == sequence.blocks[:1]
+    assert runs(index) == [([], [1])] and pool.num_kept == 0
+    index.check()
+
+
+def test_a_second_copy_whose_way_is_lost_is_given_back_like_any_other():
+    pool, index = tree(9)
+    first, second = Sequence(pool, index, [1, 2]), Sequence(pool, index, [1, 2])
+    second.grow(3)
+    assert index.held == (first.blocks[1],)
+    pool.unmark(first.blocks[0])
+    assert len(index) == 0 and index.held == (first.blocks[1],)
+    second.stop()
+    first.stop()
+    assert index.held == () and (pool.num_free, pool.num_kept) == (9, 0)
     index.check()
 
 

@@ -81,6 +81,8 @@ def test_a_scan_longer_than_the_cache_never_hits(kind, num_keys):
 def test_a_hit_rate_is_a_share_of_all_accesses():
     assert Replay(3, 1, ()).hit_rate == 0.75
     assert replay(LRUPolicy(), "aaab", 1) == Replay(2, 2, ("a",))
+    with pytest.raises(AttributeError):
+        Replay(3, 1, ()).hits = 4
 
 
 @pytest.mark.parametrize("capacity", [0, -1, 2.0, True])
@@ -131,6 +133,16 @@ def test_patterns_are_drawn_from_their_seed(name):
     made = access_pattern(name, 50, 2000, seed=1)
     assert made == access_pattern(name, 50, 2000, seed=1) != access_pattern(name, 50, 2000, seed=2)
     assert len(made) == 2000 and set(made) == set(range(50))
+
+
+def test_a_pattern_is_the_same_on_every_machine():
+    """Of a thousand keys five are met in 40 accesses; a repeat is one of the 16 before."""
+    assert access_pattern("random", 1000, 6, seed=1) == (134, 847, 763, 255, 495, 449)
+    made = access_pattern("temporal-locality", 1000, 40, seed=1)
+    assert made[:10] == (134, 763, 134, 763, 134, 134, 134, 763, 763, 901)
+    assert made[-10:] == (763, 120, 120, 134, 120, 120, 134, 134, 134, 120)
+    assert access_pattern("random", 1000, 6) != access_pattern("random", 1000, 6, seed=1)
+    assert access_pattern("random", 1000, 6) == access_pattern("random", 1000, 6, seed=0)
 
 
 def test_a_random_access_hits_as_often_as_the_cache_is_large():

@@ -1,6 +1,7 @@
 """How much is reserved, and what that is worth on requests the policy has not seen."""
 
 import math
+from dataclasses import FrozenInstanceError
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from kvlib.reservation import (
     ReserveOracle,
     ReservePercentile,
     ReservePowerOfTwo,
+    ReservePrompt,
     judge,
     useful_share,
 )
@@ -28,6 +30,7 @@ def test_the_papers_three_baselines():
     assert ReserveMaximum(2048).reserve(one) == 2048
     assert ReservePowerOfTwo().reserve(one) == 7 + 32
     assert ReserveOracle().reserve(one) == 7 + 25
+    assert ReservePrompt().reserve(one) == 7 + 1
 
 
 @given(prompt=st.integers(1, 5000), output=st.integers(1, 5000))
@@ -38,10 +41,22 @@ def test_power_of_two_reserves_at_most_twice_the_output(prompt, output):
 
 
 @pytest.mark.parametrize(
-    "policy", [ReservePowerOfTwo(40), ReserveOracle(40), ReservePercentile([900], 1, 40)]
+    "policy",
+    [
+        *(ReservePowerOfTwo(40), ReserveOracle(40), ReservePrompt(40), ReserveMaximum(40)),
+        ReservePercentile([90], 1, 40),
+    ],
 )
 def test_no_reservation_is_larger_than_the_maximum(policy):
-    assert policy.reserve(requests((30, 90))[0]) == policy.max_seq_len == 40
+    assert policy.reserve(requests((50, 90))[0]) == policy.max_seq_len == 40
+
+
+@pytest.mark.parametrize("kind", [ReserveMaximum, ReservePowerOfTwo, ReserveOracle, ReservePrompt])
+def test_a_policy_is_a_value(kind):
+    policy = kind(40)
+    assert policy == kind(40) != kind(41)
+    with pytest.raises(AttributeError):
+        policy.max_seq_len = 41
 
 
 @given(st.lists(st.integers(1, 50), min_size=1), st.integers(1, 100))
@@ -56,7 +71,8 @@ def test_a_quantile_is_the_decimal_it_is_written_as():
     """As binary floats, 0.07 * 100 is a little more than 7."""
     assert math.ceil(0.07 * 100) == 8
     assert ReservePercentile(range(1, 101), 0.07).output_tokens == 7
-    assert ReservePercentile(range(1, 101), 1).output_tokens == 100
+    policy = ReservePercentile(range(1, 101), 1)
+    assert (policy.output_tokens, policy.quantile, policy.max_seq_len) == (100, 1, None)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +91,7 @@ def test_a_percentile_of_nothing_is_refused(history, quantile, message):
 
 
 def test_lengths_and_maxima_are_whole_numbers():
-    for call in (ReserveMaximum, ReserveOracle, ReservePowerOfTwo):
+    for call in (ReserveMaximum, ReserveOracle, ReservePowerOfTwo, ReservePrompt):
         with pytest.raises(ValueError, match="max_seq_len must be at least 1, got 0"):
             call(0)
     with pytest.raises(ValueError, match="max_seq_len must be at least 1, got 0"):
@@ -91,6 +107,8 @@ def test_three_requests_judged_by_hand():
     assert (judged.unused_tokens, judged.overflowed) == (3, 1)
     assert judged.overflow_share == 1 / 3
     assert judged.unused_share == 3 / 75
+    with pytest.raises(FrozenInstanceError):
+        judged.overflowed = 0
 
 
 def test_a_maximum_below_a_request_counts_as_overflow():

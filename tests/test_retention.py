@@ -1,5 +1,7 @@
 """Which content goes first: every policy against an obvious model, and the rules of its own."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,15 @@ from kvlib.content import TokenContent
 from kvlib.prefix import HashIndex
 from kvlib.priority import PriorityPolicy, Retain
 from kvlib.radix import RadixTree
-from kvlib.retention import DropAll, RankedFIFO, RankedLFU, RankedLRU, RankedPolicy, SLRUPolicy
+from kvlib.retention import (
+    DropAll,
+    RankedFIFO,
+    RankedLFU,
+    RankedLRU,
+    RankedPolicy,
+    SLRUPolicy,
+    Use,
+)
 from prefix_cases import Sequence
 
 KINDS = [RankedLRU, RankedFIFO, RankedLFU, SLRUPolicy, DropAll]
@@ -46,9 +56,29 @@ def test_the_lowest_rank_goes_first(kind, steps):
         assert policy.shown == set(shown) and set(policy) == set(rows)
 
 
+@pytest.mark.parametrize(
+    "kind, order",
+    [(RankedLRU, "cdeab"), (RankedFIFO, "abcde"), (RankedLFU, "cabed"), (SLRUPolicy, "cabde")],
+)
+def test_what_a_use_is_worth(kind, order):
+    """Three uses of d, then two of e, then one of a and of b; c has none."""
+    policy = kind()
+    for key in "abcde":
+        policy.add(key)
+        policy.show(key)
+    for key in "dddeeab":
+        policy.use(key)
+    given_up = []
+    while policy.shown:
+        given_up.append(policy.lowest())
+        policy.forget(given_up[-1])
+    assert "".join(given_up) == order
+
+
 def test_a_key_is_added_once():
     policy = RankedLRU()
     policy.add("a")
+    assert "a" in policy and "b" not in policy and len(policy) == 1
     with pytest.raises(ValueError, match="'a' is known already, among 1 keys"):
         policy.add("a")
 
@@ -60,6 +90,28 @@ def test_a_policy_has_a_rank():
         policy.show("a")
 
 
+def test_a_rank_is_told_times_that_count_events():
+    """Added, added, used, copied: four events; to show or to hide a key is none."""
+    told = []
+
+    class Told(RankedLRU):
+        def rank(self, use):
+            told.append(replace(use))
+            return super().rank(use)
+
+    policy = Told()
+    policy.add("a")
+    policy.add("b")
+    policy.use("a")
+    policy.show("b")
+    policy.hide("b")
+    policy.copy("c", "a")
+    for key in "abc":
+        policy.show(key)
+    assert told[1:] == [Use(1, 3, 1, 0), Use(2, 2, 0, 0), Use(4, 3, 1, 0)]
+    assert told[0] == Use(2, 2) and not hasattr(told[0], "__dict__")
+
+
 def test_the_heap_does_not_grow_with_uses():
     policy = RankedLRU()
     for key in range(10):
@@ -69,6 +121,8 @@ def test_the_heap_does_not_grow_with_uses():
     for i in range(1_000):
         policy.use(i % 10)
         longest = max(longest, len(policy._heap))
+        if len(policy._heap) == 10:  # old ranks were cleared away just now
+            assert policy.lowest() == (i + 1) % 10
         policy.check()
     assert longest == 64 + 4 * 10 and policy.lowest() == 0
 

@@ -6,6 +6,7 @@ from kvlib.plan import BlockCopy
 from kvlib.rolling_ledger import RollingLedger
 from kvlib.token_budget import sinks_and_window
 from kvlib.waste import Allocation, split
+from test_checks import found, table
 
 
 def after(num_tokens, window=4, num_seqs=2):
@@ -75,6 +76,7 @@ def test_a_fork_and_a_reordered_beam_copy_the_ring():
     ledger.truncate("a", 0)
     assert ledger.reorder({"a": "b", "b": "b"}) == [BlockCopy(1, 0, 4)]
     assert ledger.held("a") == ledger.held("b") == [2, 3, 4]
+    assert (ledger.row("a"), ledger.row("b")) == (1, 0)  # the source's row goes to the first
     ledger.check()
 
 
@@ -113,7 +115,52 @@ def test_a_second_row_has_its_own_slots_and_sinks():
     assert (ledger.used_tokens, ledger.reserved_tokens) == (4 + 5, 10)
 
 
-@pytest.mark.parametrize("sizes", [(0, 4), (1, 0), (1, -1), (1, 2.0), (True, 4)])
+def test_what_is_planned_already_or_not_there_is_refused():
+    ledger = RollingLedger(2, 4)
+    ledger.add("a")
+    plan = ledger.plan({"a": [0]})
+    for call in (ledger.plan, ledger.row_len_for):
+        with pytest.raises(ValueError, match="'a' is in an open plan"):
+            call({"a": [0]})
+        with pytest.raises(KeyError, match="no sequence 'z'"):
+            call({"z": [0]})
+    for call in (ledger.held, ledger.held_slots):
+        with pytest.raises(KeyError, match="no sequence 'z'"):
+            call("z")
+    ledger.commit(plan)
+    assert (ledger.held("a"), ledger.row_len_for({"a": [0] * 9})) == ([0], 4)
+    assert ledger.max_seq_len is None
+    ledger.free("a")
+    ledger.check()
+    assert (ledger.seq_ids, ledger.num_free) == ((), 2)
+
+
+@pytest.mark.parametrize("sinks", [-1, 1.0])
+def test_sinks_may_be_none_and_never_less(sinks):
+    with pytest.raises((TypeError, ValueError), match="sinks must be"):
+        RollingLedger(1, 4, sinks)
+    assert RollingLedger(1, 4).sinks == 0
+
+
+@pytest.mark.parametrize("sizes", [(0, 4), (1, 0), (1, -1), (1, 2.0), (True, 4), (1, 0, 2)])
 def test_sizes_are_positive_whole_numbers(sizes):
     with pytest.raises((TypeError, ValueError), match=r"must be a(t least 1| whole number)"):
         RollingLedger(*sizes)
+
+
+@table(
+    of_nobody=(lambda g: g._first.update(z=0), "a length without a first position"),
+    unknown=(lambda g: g._first.pop("a"), "a length without a first position"),
+    too_many=(lambda g: g._first.update(a=3), "no slot for a token"),
+    in_the_sinks=(lambda g: g._first.update(b=1), "a ring that begins in the sinks"),
+    at_a_sinks_end=(lambda g: g._first.update(b=2), "a ring that begins in the sinks"),
+    beyond=(lambda g: g._first.update(b=5), "a ring that begins in the sinks"),
+    gap=(lambda g: g._first.update(a=6), "a gap in a window"),
+)
+def test_a_check_finds_what_is_wrong_with_a_ring(spoil, named):
+    """Two sinks and a ring of three; 7 tokens of "a" went through, 4 of "b"."""
+    ledger = RollingLedger(2, 3, sinks=2)
+    for seq_id, num_tokens in (("a", 7), ("b", 4)):
+        ledger.add(seq_id)
+        ledger.commit(ledger.plan({seq_id: [0] * num_tokens}))
+    found(ledger, spoil, named)

@@ -1,11 +1,14 @@
 """The roofline: bytes and operations of a step, and which of the two bounds it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlib.catalog import gpu, gpus, model
 from kvlib.roofline import (
+    StepCost,
     attainable_tflops,
     attention_flops,
     decode_cost,
@@ -33,6 +36,23 @@ def test_layers_with_a_window_stop_growing():
     gemma = model("Gemma-3-27B")
     ten_more = attention_flops(gemma, 2010) - attention_flops(gemma, 2000)
     assert ten_more == 10 * gemma.kv.num_full_layers * 4 * 32 * 128
+
+
+def test_before_the_window_is_full_all_layers_grow():
+    """Of 62 layers of Gemma-3-27B 52 see 1,024 tokens."""
+    gemma = model("Gemma-3-27B")
+    assert [attention_flops(gemma, n) // (4 * 32 * 128) for n in (1, 1024, 2000)] == [
+        62,
+        62 * 1024,
+        10 * 2000 + 52 * 1024,
+    ]
+
+
+def test_a_context_longer_than_the_published_one_has_a_cost():
+    llama = model("Llama-3-8B")
+    assert llama.context_length == 8192
+    assert decode_cost(llama, 2, 10_000, **SIXTEEN).kv_bytes == 2 * 10_000 * 131_072
+    assert prefill_cost(llama, 10_000, **SIXTEEN).kv_bytes == 10_000 * 131_072
 
 
 def test_prefill_is_linear_in_weights_and_quadratic_in_attention():
@@ -73,7 +93,14 @@ def test_a_prefill_reads_every_expert_and_its_own_cache():
     prompt = prefill_cost(mixtral, 100, **SIXTEEN)
     assert prompt.weight_bytes == 2 * mixtral.params
     assert prompt.kv_bytes == mixtral.kv_bytes(100, "bfloat16")
-    assert prompt.flops == prefill_flops(mixtral, 100)
+    attention = attention_flops(mixtral, 1) * 5050
+    assert prompt.flops == prefill_flops(mixtral, 100) == 200 * mixtral.active_params + attention
+
+
+def test_a_second_is_a_second():
+    card = replace(gpu("L4"), bf16_dense_tflops=1.0, memory_bandwidth_gb_s=1000)
+    assert step_seconds(card, StepCost(8, 0, 10**12)) == 1.0
+    assert step_seconds(card, StepCost(10**12, 10**12, 10**12)) == 2.0
 
 
 def test_from_421_tokens_on_no_batch_of_llama_3_8b_reaches_the_ridge_of_an_h100():

@@ -103,6 +103,7 @@ def test_affinity_goes_by_load_where_nothing_is_cached(loads, cap):
 def test_a_load_of_just_the_cap_is_not_too_busy():
     loads, cached = [10, 100, 40], [0, 32, 16]
     assert PrefixAffinity(2).choose(None, instances(loads, cached)) == 1
+    assert PrefixAffinity().load_cap == 1.5
     assert PrefixAffinity(1.99).choose(None, instances(loads, cached)) == 0
     assert PrefixAffinity(float("inf")).choose(None, instances([0, 900], [0, 1])) == 1
 

@@ -9,6 +9,7 @@ from kvlib.paged_ledger import PagedLedger
 from kvlib.request import Request
 from kvlib.scheduled_ledger import ScheduledLedger
 from kvlib.served import ServedRequest
+from test_checks import found, table
 
 
 def started(memory, num_tokens, order=0):
@@ -55,6 +56,7 @@ def test_room_that_was_not_given_is_refused():
 def test_a_request_is_in_one_plan_and_a_plan_is_closed_once():
     memory = KVMemory(4, 4)
     ledger, job = ScheduledLedger(memory), started(memory, 6)
+    assert (ledger.window, ledger.block_size) == (None, 4)
     plan = ledger.plan({job: [1]})
     ledger.require_open(plan)
     with pytest.raises(ValueError, match="open plan"):
@@ -66,3 +68,14 @@ def test_a_request_is_in_one_plan_and_a_plan_is_closed_once():
         with pytest.raises(ValueError, match="not open"):
             late(plan)
     assert (ledger.num_free, ledger.max_seq_len, ledger.pool) == (2, 16, memory.pool)
+
+
+@table(
+    memory=(lambda g: g.pool._empty.popitem(), "a block is lost"),
+    plan_lost=(lambda g: g._open._by_sequence.update(z=7), "sequences in plans that are not open"),
+    left_open=(lambda g: g._open.open(["z"]), "1 requests are in a plan left open"),
+)
+def test_a_check_finds_what_is_wrong(spoil, named):
+    memory = KVMemory(4, 4)
+    started(memory, 6)
+    found(ScheduledLedger(memory), spoil, named)

@@ -116,6 +116,53 @@ def test_a_fork_needs_a_token_to_compute():
         memory.fork(computed(memory, 7), job(7, 1), 7)
 
 
+def test_a_fork_of_no_token_finds_nothing_and_one_of_fewer_than_none_is_refused():
+    memory = EngineMemory(8, 4)
+    parent, child = computed(memory, 6), job(7, 1)
+    for wrong, error in [(-1, ValueError), (1.0, TypeError)]:
+        with pytest.raises(error, match="num_tokens must be"):
+            memory.fork(parent, child, wrong)
+    memory.fork(parent, child, 0)
+    assert memory.cached_tokens(child) == 0
+    memory.start(child, 7)
+    assert (child.num_computed, [*memory.moves]) == (0, [])
+    memory.check()
+
+
+def test_other_requests_moves_keep_nobody_from_a_parent():
+    memory = EngineMemory(16, 4, prefix_caching=False)
+    parent, other, child = computed(memory, 6), computed(memory, 6, 1), job(7, 2)
+    other.num_swapped = 6
+    memory.stop(other)
+    memory.fork(parent, child, 6)
+    assert memory.cached_tokens(child) == 6
+
+
+def test_who_is_forgotten_forks_from_nobody():
+    memory = EngineMemory(16, 4, prefix_caching=False)
+    parent, child = computed(memory, 6), job(7, 1)
+    memory.fork(parent, child, 6)
+    memory.forget(child)
+    assert memory.cached_tokens(child) == 0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda memory, a, b: memory.pool._empty.popitem(), "a block is lost"),
+        (lambda memory, a, b: memory._forks.update({b: (a, 2)}), "still waits for its parent"),
+    ],
+)
+def test_a_check_finds_what_is_wrong(spoil, found):
+    memory = EngineMemory(8, 4)
+    a, b = computed(memory, 6), computed(memory, 6, 1)
+    memory.fork(a, job(7, 2), 6)
+    memory.check()
+    spoil(memory, a, b)
+    with pytest.raises(AssertionError, match=found):
+        memory.check()
+
+
 def test_a_swap_names_the_blocks_that_it_leaves_and_those_it_comes_back_to():
     memory = EngineMemory(4, 4, prefix_caching=False)
     each = computed(memory, 6)
@@ -141,6 +188,20 @@ def test_what_is_found_in_memory_is_not_overwritten_from_the_host():
     assert each.num_cached == 8
     back = memory.moves[-1]
     assert back.blocks == ((2, each.block_ids[2]),) and back.num_tokens == 2
+
+
+def test_where_more_is_found_than_was_swapped_nothing_comes_back():
+    """It went out with 3 of its tokens, and another computed 8 of them since."""
+    memory = EngineMemory(6, 4)
+    text = list(range(10))
+    each = job(10, 0, text)
+    memory.start(each, 10)
+    each.num_computed = each.num_swapped = 3
+    memory.stop(each)
+    memory.stop(computed(memory, 10, 1, text))
+    memory.start(each, 10)
+    assert each.num_cached == 8
+    assert [(m.kind, m.blocks, m.num_tokens) for m in memory.moves][1:] == [("in", (), 0)]
 
 
 def test_who_loses_memory_without_a_swap_is_not_copied():

@@ -2,12 +2,13 @@
 
 import pytest
 
-from kvlib.admission import AdmitReserved
+from kvlib.admission import AdmitPrompt, AdmitReserved
 from kvlib.content import TokenContent
 from kvlib.kv_memory import KVMemory
 from kvlib.plan import SequenceTooLong
 from kvlib.prefix import HashIndex
 from kvlib.request import Request
+from kvlib.reservation import ReserveMaximum
 from kvlib.scheduler import Scheduler, Step, StepLimits
 from kvlib.served import ServedRequest
 from kvlib.waiting import FirstComeLine
@@ -86,6 +87,87 @@ def test_prefill_first_lets_decode_wait():
     assert played(served) == [[(0, 1), (1, 1)], [(0, 1)]]
 
 
+def test_where_prompts_go_first_whoever_finds_the_step_full_gets_nothing():
+    """Four tokens a step. A decodes, B and C have half their prompts left when nobody waits."""
+    limits = StepLimits(max_tokens=4, prefill_first=True)
+    served = scheduler(rows=[(1, 4)], limits=limits)
+    assert one_step(served) == [(0, 1)]
+    for i in (1, 2):
+        served.add(Request(i, None, 7, 1))
+    assert [one_step(served) for _ in range(2)] == [[(1, 4)], [(2, 4)]]
+    assert played(served) == [[(0, 1), (1, 3)], [(0, 1), (2, 3)], [(0, 1)]]
+
+
+def test_the_last_token_of_a_step_begins_a_prompt():
+    served = scheduler(rows=[(3, 1), (3, 1)], limits=StepLimits(max_tokens=4))
+    assert played(served) == [[(0, 3), (1, 1)], [(1, 2)]]
+
+
+def test_without_chunks_two_prompts_may_fill_a_step_to_its_last_token():
+    limits = StepLimits(max_tokens=7, chunked_prefill=False)
+    assert played(scheduler(rows=[(3, 1), (4, 1)], limits=limits)) == [[(0, 3), (1, 4)]]
+
+
+def test_without_chunks_what_is_found_need_not_fit_into_a_step():
+    """Nine tokens a step. Behind A's five only the last of B's nine is to be computed."""
+    limits = StepLimits(max_tokens=9, chunked_prefill=False)
+    served = scheduler(20, 4, index=HashIndex, limits=limits)
+    served.add(Request(0, None, 9, 1), content=TokenContent(range(9), 4))
+    played(served)
+    served.add(Request(1, None, 5, 1))
+    late = served.add(Request(2, None, 9, 1), content=TokenContent(range(9), 4))
+    assert one_step(served) == [(1, 5), (2, 1)]
+    assert (late.num_started, late.num_cached_first) == (1, 8)
+
+
+def test_what_waits_and_what_runs_is_counted():
+    served = scheduler(10, rows=[(6, 2), (7, 1), (2, 1)])
+    assert (served.num_waiting, served.num_running, served.load_tokens) == (3, 0, 15)
+    one_step(served)
+    assert (served.num_waiting, served.num_running, served.load_tokens) == (2, 1, 6 + 9)
+
+
+class Everybody(AdmitPrompt):
+    """Lets everybody begin, whether there is room or not."""
+
+    def admits(self, job, memory, running):
+        return True
+
+
+def test_where_a_rule_hopes_for_too_much_the_memory_decides():
+    served = scheduler(8, rows=[(6, 1), (4, 1)], admission=Everybody())
+    assert played(served) == [[(0, 6)], [(1, 4)]]
+
+
+def test_who_asks_for_more_than_there_is_is_refused_with_the_numbers():
+    served = scheduler(9, admission=AdmitReserved(ReserveMaximum(10)))
+    with pytest.raises(SequenceTooLong, match="request 0 asked for 10 tokens, the memory holds 9"):
+        served.add(Request(0, None, 2, 2))
+    assert not served.has_work
+
+
+class Nobody(AdmitPrompt):
+    """Never lets anybody begin beside others, and writes down what it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def admits(self, job, memory, running):
+        assert job not in running
+        return False
+
+    def stepped(self, running, num_preempted):
+        self.told.append(([job.order for job in running], num_preempted))
+
+
+def test_a_rule_is_not_asked_while_nothing_runs_and_is_told_who_does():
+    rule = Nobody()
+    served = scheduler(rows=[(2, 2), (1, 1)], admission=rule)
+    assert played(served) == [[(0, 2)], [(0, 1)], [(1, 1)]]
+    assert rule.told == [([0], 0), ([], 0), ([], 0)]
+
+
 def test_no_more_run_than_may():
     served = scheduler(rows=[(1, 2)] * 5, limits=StepLimits(max_running=2))
     assert [[order for order, _ in step] for step in played(served)] == [
@@ -159,6 +241,11 @@ def test_a_configuration_that_cannot_work_is_refused(options, error, message):
         scheduler(**options)
 
 
+def test_the_longest_request_may_fill_the_memory():
+    served = scheduler(rows=[(99, 9)], max_seq_len=100)
+    assert [job.stop_at for job in served.waiting] == [100]
+
+
 def test_all_of_memory_can_be_reserved_and_all_of_a_step_be_one_prompt():
     served = scheduler(8, admission=AdmitReserved())
     job = served.add(Request(0, None, 4, 99))
@@ -169,7 +256,12 @@ def test_all_of_memory_can_be_reserved_and_all_of_a_step_be_one_prompt():
 
 
 def test_what_a_step_may_hold_if_nobody_says():
-    assert StepLimits() == StepLimits(8192, 256, chunked_prefill=True, prefill_first=False)
+    limits = StepLimits()
+    assert limits == StepLimits(8192, 256, chunked_prefill=True, prefill_first=False)
+    with pytest.raises(AttributeError):
+        limits.max_tokens = 1
+    with pytest.raises(AttributeError):
+        Step().num_token = 1  # nor can a count be misspelt
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_running"])
@@ -196,6 +288,35 @@ def test_a_step_that_failed_is_scheduled_again():
     assert not served.has_work
 
 
+def test_a_step_that_was_never_scheduled_is_not_reported():
+    with pytest.raises(ValueError, match="only the step that was scheduled last"):
+        scheduler().report(Step())
+
+
+def test_a_request_has_the_times_it_was_told():
+    served = scheduler(rows=[(2, 3)])
+    job = served.add(Request(1, None, 2, 3), 0.25)
+    for now in (1.0, 2.0, 4.0):
+        assert job.finished_s is None
+        served.report(served.schedule(), now)
+    assert (job.arrived_s, job.first_token_s, job.finished_s) == (0.25, 1.0, 4.0)
+
+
+def test_without_a_clock_all_happens_at_0():
+    served = scheduler()
+    job = served.add(Request(0, None, 2, 1))
+    served.report(served.schedule())
+    assert (job.arrived_s, job.first_token_s, job.finished_s) == (0.0, 0.0, 0.0)
+
+
+def test_content_in_other_blocks_is_refused_when_it_arrives():
+    served = scheduler(20, 4, index=HashIndex)
+    with pytest.raises(ValueError, match="blocks of 8"):
+        served.add(Request(0, None, 9, 1), content=TokenContent(range(9), 8))
+    assert not served.has_work
+    assert served.add(Request(1, None, 9, 1)).order == 0
+
+
 def test_a_request_may_be_dropped_while_its_step_runs():
     served = scheduler(rows=[(5, 1), (4, 2)])
     step = served.schedule()
@@ -209,11 +330,25 @@ def test_a_request_may_be_dropped_while_its_step_runs():
         served.drop(first)
 
 
-def test_attention_reads_each_key_once_and_scores_each_pair():
+@pytest.mark.parametrize(
+    ("work", "counts"),
+    [
+        ([], (0, 0, 0)),
+        ([(0, 1)], (1, 1, 1)),
+        ([(6, 1)], (1, 7, 7)),
+        ([(3, 2)], (2, 5, 4 + 5)),
+        ([(0, 5)], (5, 5, 1 + 2 + 3 + 4 + 5)),
+        ([(10, 4)], (4, 14, 11 + 12 + 13 + 14)),
+        ([(3, 2), (6, 1)], (3, 5 + 7, 4 + 5 + 7)),
+    ],
+)
+def test_attention_reads_each_key_once_and_scores_each_pair(work, counts):
     """Two tokens behind three: 5 keys, 4 + 5 pairs. One behind six: 7 keys and pairs."""
-    jobs = [ServedRequest(Request(0, None, 9, 1), 0, 0.0, 9, 9, num_computed=n) for n in (3, 6)]
-    step = Step([(jobs[0], 2), (jobs[1], 1)])
-    assert (step.num_tokens, step.attention()) == (3, (5 + 7, 4 + 5 + 7))
+    step = Step()
+    for before, n in work:
+        job = ServedRequest(Request(0, None, 9, 1), 0, 0.0, 9, 9, num_computed=before)
+        step.work.append((job, n))
+    assert (step.num_tokens, *step.attention()) == counts
 
 
 class Listener(FirstComeLine):

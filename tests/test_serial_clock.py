@@ -1,5 +1,7 @@
 """Bytes and arithmetic in turn: never faster than a roofline, at most twice as slow, a sum."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,3 +48,17 @@ def test_where_nothing_is_computed_nothing_is_read():
     assert SerialClock(CARD, SHAPE).seconds(Step()) == 0
     moved = SerialClock(CARD, SHAPE, swap_gb_s=1).seconds(Step(num_swapped=10))
     assert moved == pytest.approx(10 * SHAPE.kv.bytes_per_token("bfloat16") / 1e9)
+
+
+@pytest.mark.parametrize(("before", "n"), [(0, 4000), (9000, 1), (0, 280)])
+@pytest.mark.parametrize("absent", ["bf16_dense_tflops", "fp16_dense_tflops"])
+def test_a_card_needs_one_peak_alone(before, n, absent):
+    """Bound by operations, by bytes, and by bytes just so; both peaks are the same on this card."""
+    card = replace(CARD, **{absent: None})
+    pairs = n * before + n * (n + 1) // 2
+    flops = n * 2 * SHAPE.params + pairs * 4 * 32 * 128 * 32
+    num_bytes = SHAPE.weight_bytes("bfloat16") + (before + n) * SHAPE.kv.bytes_per_token("bfloat16")
+    parts = flops / 989.4e12, num_bytes / 3350e9
+    work = step((before, n))
+    found = [clock(card, SHAPE).seconds(work) for clock in (RooflineClock, SerialClock)]
+    assert found == pytest.approx([max(parts), sum(parts)], rel=1e-14, abs=0)

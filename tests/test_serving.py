@@ -91,6 +91,50 @@ def test_who_never_fits_is_counted_and_nobody_is_lost():
     assert (run.prompt_tokens, run.output_tokens) == (93, 2 + 10)
 
 
+def test_those_that_come_at_one_moment_begin_together():
+    rows = [Request(i, 0.5, 2, 1) for i in range(4)]
+    run = serve(rows, blocks(), Second())
+    assert (run.steps, run.finished, run.now_s) == (1, 4, 1.5)
+    run = serve(rows, [blocks(), blocks()], Second(), router=RoundRobin())
+    assert (run.steps, run.finished, run.now_s) == (4, 4, 2.5)
+
+
+def test_contents_are_asked_for_once_however_many_instances_look():
+    asked = []
+    rows = [Request(i, float(i), 8, 1, token_ids=tuple(range(9))) for i in range(4)]
+    several = [blocks(9, 4, HashIndex) for _ in range(3)]
+
+    def content(request):
+        asked.append(request.request_id)
+        return content_of(request, 4)
+
+    serve(rows, several, Second(), content=content, router=PrefixAffinity())
+    assert asked == [0, 1, 2, 3]
+
+
+def test_what_a_router_asks_about_was_taken_in_by_nobody():
+    """It has its tokens, and neither a place, a time, an end nor any room."""
+    looked = []
+
+    class Looker:
+        def choose(self, request, instances):
+            del looked[:]
+            assert [each.cached_tokens(request) for each in instances] == [0, 0]
+            assert len(looked) == 2
+            for job in looked:
+                assert (job.request, job.num_tokens, job.content.block_size) == (request, 8, 4)
+                assert (job.order, job.arrived_s, job.limit, job.stop_at, job.room) == (0,) * 5
+            return 1
+
+    several = [blocks(9, 4, HashIndex) for _ in range(2)]
+    for each in several:
+        found = each.memory.cached_tokens
+        each.memory.cached_tokens = lambda job, found=found: looked.append(job) or found(job)
+    rows = [Request(3, 1.0, 8, 1, token_ids=tuple(range(9)))]
+    run = serve(rows, several, Second(), content=lambda r: content_of(r, 4), router=Looker())
+    assert run.finished == 1
+
+
 def test_hits_are_counted_once_and_of_the_prompt():
     """The same eight tokens in blocks of 4 thrice: one block is found, twice."""
     rows = [Request(i, float(i), 8, 1, token_ids=tuple(range(9))) for i in range(3)]
@@ -153,6 +197,14 @@ def test_the_bar_of_the_page_on_how_to_run_reaches_its_end(capsys):
         run = serve(workload, blocks(), progress=lambda ended: bar.update(ended - bar.n))
     assert bar.n == run.finished == 250
     assert "250/250" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arrivals", [(0.0, 10.0, 20.0), (0.0, 0.0, 0.0)])
+def test_without_draining_a_run_ends_when_all_have_come_and_nobody_waits(arrivals):
+    """One at a time, two steps each: the last has had one of its own."""
+    served = blocks(limits=StepLimits(max_running=1))
+    run = serve(timed(*arrivals), served, Second(), drain=False)
+    assert (run.num_requests, run.finished, run.unfinished, run.steps) == (3, 2, 1, 5)
 
 
 def test_a_stopped_run_gives_what_it_has():

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.sharded_ledger import ShardedLedger
 from kvlib.sharding import owner
+from test_checks import found, table
 
 
 def test_a_sequence_goes_round_the_ranks():
@@ -21,6 +22,93 @@ def test_a_sequence_goes_round_the_ranks():
     ledger.commit(step)
     assert ledger.length("a") == 9 and ledger.max_seq_len == 24
     ledger.check()
+
+
+def test_a_step_of_two_sequences_by_hand():
+    """Blocks of 4 on three ranks: "a" has one on rank 0 and one on rank 1, "b" one on rank 0."""
+    ledger = ShardedLedger(num_blocks=2, block_size=4, num_ranks=3)
+    ledger.add("b")
+    ledger.add("a")
+    assert (ledger.num_ranks, ledger.seq_ids, ledger.can_add()) == (3, ("b", "a"), True)
+    assert (ledger.max_seq_len, ledger.num_free, ledger.block_size) == (24, 2, 4)
+    assert [ledger.held(9, rank) for rank in range(3)] == [4, 4, 1]
+    step = ledger.plan({"a": range(5), "b": [1]})
+    assert (step.seq_ids, step.positions) == (("a", "b"), (0, 1, 2, 3, 4, 0))
+    assert step.slot_mapping == (0, 1, 2, 3, 0, 4)
+    assert (step.query_start, step.context_lens, step.block_size) == ((0, 5, 6), (5, 1), 4)
+    assert step.block_table == ((0, 0), (1, 2))  # block 2 is the null block
+    assert ledger.open_plan_ids == {step.plan_id}
+    assert [each.num_free for each in ledger.ledgers] == [0, 1, 2] and ledger.num_free == 0
+    ledger.require_open(step)
+    ledger.abort(step)
+    assert ledger.open_plan_ids == frozenset() and ledger.num_free == 2
+    ledger.commit(ledger.plan({"a": range(9)}))
+    assert ledger.open_plan_ids == frozenset()
+    assert [each.length("a") for each in ledger.ledgers] == [4, 4, 1]
+    ledger.truncate("a", 5)
+    assert [each.length("a") for each in ledger.ledgers] == [4, 1, 0]
+    ledger.commit(ledger.plan({}))
+    ledger.check()
+
+
+def test_a_single_rank_has_all_of_a_text():
+    ledger = ShardedLedger(num_blocks=3, block_size=2, num_ranks=1)
+    ledger.add("a")
+    step = ledger.plan({"a": range(5)})
+    assert (step.block_table, step.slot_mapping) == (((0, 1, 2),), (0, 1, 2, 3, 4))
+
+
+def test_what_one_rank_refuses_no_rank_has():
+    ledger = ShardedLedger(num_blocks=2, block_size=2, num_ranks=2)
+    ledger.ledgers[1].add("z")
+    with pytest.raises(ValueError, match="a new id"):
+        ledger.add("z")
+    assert ledger.ledgers[0].seq_ids == ()
+
+
+def test_a_plan_that_fails_on_the_last_rank_is_taken_back_on_the_first(monkeypatch):
+    ledger = ShardedLedger(num_blocks=2, block_size=2, num_ranks=2)
+    ledger.add("a")
+
+    def fails(new):
+        raise MemoryError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger.ledgers[1], "plan", fails)
+        with pytest.raises(MemoryError):
+            ledger.plan({"a": [1]})
+    assert ledger.ledgers[0].open_plan_ids == frozenset() and ledger.num_free == 2
+    ledger.commit(ledger.plan({"a": [1]}))
+    ledger.check()
+
+
+def test_a_sequence_that_is_not_there_is_refused_and_changes_nothing():
+    ledger = ShardedLedger(num_blocks=2, block_size=2, num_ranks=2)
+    ledger.add("a")
+    ledger.commit(ledger.plan({"a": [1, 2, 3]}))
+    for call in (
+        lambda: ledger.plan({"a": [1], "z": [1]}),
+        lambda: ledger.fork("z", "b"),
+        lambda: ledger.reorder({"a": "a", "z": "a"}),
+        lambda: ledger.reorder_copies({"a": "a", "z": "a"}),
+        lambda: ledger.truncate("z", 0),
+        lambda: ledger.free("z"),
+    ):
+        with pytest.raises(KeyError, match="no sequence 'z'"):
+            call()
+    for call in (lambda: ledger.add("a"), lambda: ledger.fork("a", "a")):
+        with pytest.raises(ValueError, match="a new id"):
+            call()
+    assert ledger.fork("a", "b") == ledger.reorder({"a": "b", "b": "b"}) == []
+    assert ledger.reorder_copies({"a": "b", "b": "b"}) == []
+    assert (ledger.seq_ids, ledger.length("b")) == (("a", "b"), 3)
+    ledger.check()
+
+
+@pytest.mark.parametrize("sizes", [(0, 2, 2), (2, 0, 2), (2, 2, 0), (2, 2, 1.0)])
+def test_sizes_are_whole_numbers_of_at_least_one(sizes):
+    with pytest.raises((TypeError, ValueError), match="must be"):
+        ShardedLedger(*sizes)
 
 
 def test_one_full_rank_refuses_for_all():
@@ -72,6 +160,29 @@ def test_truncate_keeps_what_is_there(keep):
     with pytest.raises(TypeError):
         ledger.truncate("a", 1.0)
     assert ledger.length("a") == 3
+
+
+def one_more_on_the_first_rank(ledger):
+    first = ledger.ledgers[0]
+    first.commit(first.plan({"b": [0]}))
+
+
+@table(
+    no_parts=(lambda g: g._parts.clear(), "a plan without its parts"),
+    closed=(lambda g: g._open._by_sequence.clear() or g._open._listed.clear(), "without its parts"),
+    plan_lost=(lambda g: g._open._listed.clear(), "sequences in plans that are not open"),
+    pool=(lambda g: g.ledgers[1].pool._empty.popitem(), "a block is lost"),
+    stranger=(lambda g: g.ledgers[1].add("z"), "rank 1 has other sequences"),
+    uneven=(one_more_on_the_first_rank, "rank 0 has 3 of 'b', should have 2"),
+)
+def test_a_check_finds_what_is_wrong_on_some_rank(spoil, named):
+    """Three tokens of "b" are committed, one of "a" is planned."""
+    ledger = ShardedLedger(num_blocks=4, block_size=2, num_ranks=2)
+    for name in "ab":
+        ledger.add(name)
+    ledger.commit(ledger.plan({"b": [1, 2, 3]}))
+    ledger.plan({"a": [1]})
+    found(ledger, spoil, named)
 
 
 class Machine(RuleBasedStateMachine):

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlib.sharding import (
+    HeadShare,
     even_spans,
     head_shares,
     owner,
@@ -22,6 +23,31 @@ def test_spans_are_consecutive_and_even(total, parts):
     assert [i for span in spans for i in span] == list(range(total))
     sizes = [len(span) for span in spans]
     assert len(spans) == parts and max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    "total, parts, says",
+    [(-1, 2, "total"), (1.5, 2, "total"), (3, 0, "parts"), (3, -1, "parts"), (3, 1.0, "parts")],
+)
+def test_spans_of_no_whole_number_are_refused(total, parts, says):
+    with pytest.raises((TypeError, ValueError), match=f"{says} must be"):
+        even_spans(total, parts)
+
+
+def test_spans_are_longest_first_and_may_be_empty():
+    assert even_spans(5, 3) == [range(0, 2), range(2, 4), range(4, 5)]
+    assert even_spans(0, 2) == [range(0, 0)] * 2
+
+
+def test_shares_by_hand():
+    assert head_shares(5, 2) == [HeadShare(range(0, 3), 0, 1), HeadShare(range(3, 5), 0, 1)]
+    assert head_shares(2, 3) == [
+        HeadShare(range(0, 1), 0, 2),
+        HeadShare(range(0, 1), 1, 2),
+        HeadShare(range(1, 2), 0, 1),
+    ]
+    assert len(set(head_shares(2, 2) + head_shares(2, 2))) == 2  # equal shares are one
+    assert [share.q_heads(12, 3) for share in head_shares(3, 2)] == [range(0, 8), range(8, 12)]
 
 
 @given(few, few, few)
@@ -58,8 +84,17 @@ def test_tokens_held_counts_the_tokens_a_rank_owns(num_tokens, num_ranks, block_
         assert tokens_held(num_tokens, rank, num_ranks, block_size) == owners.count(rank)
 
 
+def test_blocks_go_round():
+    """Blocks of 4 over three ranks; 26 tokens are six blocks and two tokens of a seventh."""
+    assert [owner(p, 3, 4) for p in (0, 3, 4, 7, 8, 12, 25)] == [0, 0, 1, 1, 2, 0, 0]
+    assert [tokens_held(26, rank, 3, 4) for rank in range(3)] == [10, 8, 8]
+    assert [tokens_held(18, rank, 3, 4) for rank in range(3)] == [8, 6, 4]
+
+
 def test_wire_bytes_by_hand():
     """SmolLM2's 9 query and 3 KV heads on 2 ranks: 6 heads of 64 float32 numbers, padded."""
     assert wire_bytes_by_heads(1, 9, 3, 64, 2, itemsize=4) == 6 * 64 * 4
     assert wire_bytes_by_tokens(1, 9, 64, 2) == 9 * 65 * 4
+    assert wire_bytes_by_heads(5, 9, 3, 64, 3, itemsize=2) == 5 * 3 * 64 * 2 * 2
+    assert wire_bytes_by_tokens(5, 9, 64, 3) == 5 * 9 * 65 * 4 * 2
     assert wire_bytes_by_heads(5, 9, 3, 64, 1, 4) == wire_bytes_by_tokens(5, 9, 64, 1) == 0

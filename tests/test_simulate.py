@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvlib import workloads
 from kvlib.arena import Arena, best_fit
 from kvlib.buddy import BuddyArena
-from kvlib.fcfs import COUNTS, PARTS
+from kvlib.fcfs import COUNTS, PARTS, Job
 from kvlib.paged_memory import PagedMemory
 from kvlib.plan import OutOfBlocks
 from kvlib.request import Request
@@ -86,6 +86,39 @@ def test_what_an_allocator_rounds_up_is_told_from_what_was_asked_for():
     assert simulate(rows, Arena(8), ReserveMaximum(5)).rounded_up == 0
 
 
+def test_what_is_free_is_judged_by_whoever_is_next():
+    """Ten slots, oracle, a second a step. A (2 + 4) begins at 0 and leaves four of them.
+
+    Where C (4 + 4) comes at 3 these are too few, and again while it waits; then it leaves two. B
+    (2 + 2) could use them, comes before C and does.
+    """
+    a, b, c = (0.0, 2, 4), (2.0, 2, 2), (3.0, 4, 4)
+    for rows, external, free in [((a, c), 4 * 4, 4 * 2), ((a, b, c), 0, 2 * 4 + 4 * 2)]:
+        run = simulate(requests(*rows), Arena(10), ReserveOracle(), step_s=1)
+        parts = run.unit_steps["external_fragmentation"], run.unit_steps["free"]
+        assert (run.steps, parts) == (8, (external, free))
+
+
+def test_just_enough_room_in_two_holes_is_room_that_nobody_can_use():
+    """A and C (1 + 1) leave two slots each on both sides of B (2 + 2), where D asks for four."""
+    rows = requests((None, 1, 1), (None, 2, 2), (None, 1, 1), (None, 2, 2))
+    run = simulate(rows, Arena(8), ReserveOracle())
+    assert (run.waited_with_room, run.waiting_steps, run.steps) == (1, 2, 4)
+    assert (run.unit_steps["external_fragmentation"], run.unit_steps["free"]) == (4, 2 * 4)
+
+
+def test_where_nobody_comes_any_more_a_single_slot_is_free():
+    run = simulate(requests((None, 2, 2)), Arena(5), ReserveOracle())
+    assert (run.unit_steps["external_fragmentation"], run.unit_steps["free"]) == (0, 2)
+
+
+def test_a_job_on_its_way_has_its_fields_alone():
+    job = Job(order=0, prompt=3, final=5, asked=5, since=2, arrived=1)
+    assert (job.made, job.held, job.piece, job.begun) == (0, 3, None, False)
+    with pytest.raises(AttributeError):
+        job.helt = 4
+
+
 class Three:
     """Reserves three slots for everybody."""
 
@@ -117,11 +150,19 @@ def test_who_could_never_fit_is_refused_and_does_not_wait():
     run = simulate(rows, Arena(10), ReserveOracle(max_seq_len=8))
     assert (run.finished, run.refused, run.turned_away) == (1, 2, 0)
     assert run.steps == 2
+    run = simulate(requests((None, 2, 2)), Arena(10), ReserveMaximum(20))
+    assert (run.refused, run.num_requests, run.steps) == (
+        1,
+        1,
+        0,
+    )  # more is asked for than there is
 
 
 def test_nobody_at_all_takes_no_step():
     run = simulate(requests((None, 20, 1)), Arena(10), ReserveOracle())
     assert (run.refused, run.steps, run.mean_running, run.share("used")) == (1, 0, 0.0, 0.0)
+    with pytest.raises(AttributeError):
+        run.steps = 1
 
 
 @pytest.mark.parametrize(
@@ -136,6 +177,13 @@ def test_patience_decides_who_is_turned_away(patience, turned_away, waiting):
         3 - turned_away,
         waiting,
     )
+
+
+def test_each_is_turned_away_when_its_own_patience_ends():
+    """A has the memory until step 6; B comes at 1, C at 2 and D at 4, each for two steps."""
+    rows = requests((0.0, 2, 6), (1.0, 2, 2), (2.0, 2, 2), (4.5, 2, 2))
+    run = simulate(rows, Arena(8), ReserveOracle(), step_s=1, patience_steps=2)
+    assert (run.turned_away, run.waiting_steps, run.finished, run.steps) == (2, 2 + 2 + 2, 2, 8)
 
 
 def test_arrivals_are_counted_in_steps():
@@ -157,6 +205,7 @@ def test_a_smaller_one_does_not_overtake():
     [
         ([(None, 1, 1)], ReserveOracle(), {"step_s": 1}, "request 0 has no arrival time"),
         ([(1.0, 1, 1), (0.0, 1, 1)], ReserveOracle(), {"step_s": 1}, "step 0, after 1"),
+        ([(-0.5, 1, 1)], ReserveOracle(), {"step_s": 1}, "step -1, after 0"),
         ([(0.0, 1, 1)], ReserveOracle(), {"step_s": 0}, "step_s must be above 0, got 0"),
         ([(0.0, 1, 1)], ReserveOracle(), {"patience_steps": -1}, "patience_steps must be at"),
         ([(None, 3, 1)], Three(), {}, "request 0: 3 leaves no room for a first token"),

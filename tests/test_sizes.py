@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlib.sizes import DTYPE_BYTES, KVShape, format_bytes, near, num_bytes
+from kvlib.sizes import DTYPE_BYTES, UNIT_BYTES, KVShape, format_bytes, near, num_bytes
 
 LLAMA = KVShape(num_layers=32, num_kv_heads=8, head_dim=128)
 # 36 layers, full and 128-token sliding in turn: the shape of gpt-oss-120b.
@@ -141,6 +141,17 @@ def test_int4_is_half_of_int8_and_a_quarter_of_float16(shape: KVShape, n: int) -
 def test_formatted_bytes_name_their_unit() -> None:
     assert format_bytes(17_179_869_184) == "17.18 GB"
     assert format_bytes(17_179_869_184, "GiB") == "16.00 GiB"
+    assert UNIT_BYTES == {
+        "B": 1,
+        "KB": 1000,
+        "MB": 1_000_000,
+        "GB": 1_000_000_000,
+        "TB": 1_000_000_000_000,
+        "KiB": 1024,
+        "MiB": 1_048_576,
+        "GiB": 1_073_741_824,
+        "TiB": 1_099_511_627_776,
+    }
 
 
 @pytest.mark.parametrize(
@@ -189,3 +200,14 @@ def test_of_many_names_only_the_near_ones_are_listed() -> None:
     known = ["fox", "fan", *"abcdefghijkl"]
     assert near("FAX", known) == "no name 'FAX'; near: fox, fan"
     assert near("???", known) == "no name '???'; known: " + ", ".join(known)
+
+
+def test_twelve_names_are_all_listed_and_of_thirteen_five_of_a_kind() -> None:
+    twelve = ["fox", "fan", *"abcdefghij"]
+    assert near("fax", twelve) == "no name 'fax'; known: " + ", ".join(twelve)
+    inside = [f"{letter}, sent by fax" for letter in "abcdef"]
+    said = near("fax", [*inside, *"abcdefg"]).partition("near: ")[2]
+    assert said == ", ".join(inside[:5])
+    alike = ["faxa", "faxb", "faxc", "faxd", "faxe", "faxf"]  # as near as each other
+    said = near("faxz", [*alike, *"abcdefg"]).partition("near: ")[2].split(", ")
+    assert len(said) == 5 and set(said) < set(alike)

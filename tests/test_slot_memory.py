@@ -117,3 +117,94 @@ def test_never_more_is_found_than_is_shared(seed):
         ]
         assert run(memory, tokens) <= min(max(shared, default=0), len(tokens) - 1)
         before.append(tokens)
+
+
+def test_a_memory_begins_idle_and_empty():
+    memory = SlotMemory(3, 10)
+    assert (memory.num_held, memory.num_kept, memory.grows) == (0, 0, False)
+    assert memory.cost(job([1, 2]), 2) == memory.rounded(1) == 10
+    assert memory.stranded(1) == memory.cached_tokens(job([1, 2])) == 0
+    memory.check()
+
+
+@pytest.mark.parametrize(("shared", "found"), [(0, 0), (1, 0), (2, 2), (3, 3), (9, 9)])
+def test_more_than_a_tenth_of_a_prompt_chooses_a_row(shared, found):
+    """Of ten tokens one is no more than a tenth: the row that has been idle longest is taken."""
+    memory = SlotMemory(2, 64)
+    run(memory, [5] * 10)
+    run(memory, [1] * 10)
+    assert run(memory, [1] * shared + [3] * (10 - shared)) == found
+
+
+@pytest.mark.parametrize(("similarity", "found"), [(0.0, 1), (0.5, 0), (1.0, 0)])
+def test_the_share_that_chooses_a_row_can_be_set(similarity, found):
+    memory = SlotMemory(2, 64, similarity)
+    run(memory, [5] * 10)
+    run(memory, [1] * 10)
+    assert run(memory, [1] + [3] * 9) == found
+
+
+def test_a_row_that_was_never_used_is_taken_before_any_other():
+    memory = SlotMemory(3, 64)
+    for tokens in ([1] * 5, [2] * 5, [3] * 5, [4] * 5):  # the fourth takes the first one's row
+        assert run(memory, tokens) == 0
+    found = [memory.cached_tokens(job([token] * 5)) for token in (1, 2, 3, 4)]
+    assert found == [0, 4, 4, 4]
+
+
+@pytest.mark.parametrize("shared", range(10))
+def test_the_common_beginning_is_found_to_the_token(shared):
+    """Behind it the two differ, then they have the same tokens again."""
+    memory = SlotMemory(1, 64)
+    run(memory, [7] * 10)
+    assert memory.cached_tokens(job([7] * shared + [8] + [7] * (9 - shared))) == shared
+    assert memory.cached_tokens(job([7] * 20, prompt=shared + 1)) == shared
+
+
+def test_of_tokens_that_nobody_knows_nothing_is_kept_or_found():
+    """Five tokens computed, of which three are known; then a request without any."""
+    memory, first, unknown = SlotMemory(2, 64), job([1, 2, 3]), job([1, 2, 3, 4])
+    unknown.content = None
+    memory.start(first, 3)
+    first.num_computed = 5
+    memory.stop(first)
+    assert (memory.num_kept, memory.cached_tokens(unknown)) == (3, 0)
+    memory.start(unknown, 4)
+    assert (unknown.num_cached, unknown.num_computed, unknown.room) == (0, 0, 64)
+    unknown.num_computed = 4
+    memory.stop(unknown)
+    assert (unknown.room, unknown.num_computed, memory.num_kept) == (0, 0, 3)
+    memory.check()
+
+
+def test_a_row_may_be_filled_to_its_end():
+    memory, full = SlotMemory(1, 4), job([1, 2, 3, 4])
+    memory.start(full, 4)
+    full.num_computed = 4
+    memory.index(full)
+    assert memory.cached_tokens(job([1, 2, 3, 4])) == 0  # nothing is idle
+    memory.stop(full)
+    memory.check()
+    assert memory.num_kept == 4
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (
+            lambda memory, one: memory._idle.append(memory._idle[0]),
+            r"\(2, 3\) rows, each once, of 2",
+        ),
+        (lambda memory, one: memory._idle.pop(), r"\(1, 1\) rows, each once, of 2"),
+        (lambda memory, one: setattr(memory._idle[0], "num_kept", 5), "a row holds too much"),
+        (lambda memory, one: setattr(memory._idle[0], "num_kept", -1), "a row holds too much"),
+        (lambda memory, one: setattr(one, "room", 3), "room miscounted"),
+    ],
+)
+def test_a_check_finds_what_is_wrong(spoil, found):
+    memory, one = SlotMemory(2, 4), job([1, 2])
+    memory.start(one, 2)
+    memory.check()
+    spoil(memory, one)
+    with pytest.raises(AssertionError, match=found):
+        memory.check()

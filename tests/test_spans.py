@@ -69,8 +69,26 @@ def test_overhead_beyond_half_of_a_step_comes_first():
     assert bound_by(1, 9, busy_s=5, step_s=10) == "compute"
     assert bound_by(9, 1, busy_s=5, step_s=10) == "bandwidth"
     assert bound_by(9, 1, busy_s=4.9, step_s=10) == "overhead"
-    for times in ((-1, 1, 1, 2), (1, 1, 3, 2)):
+    for times in ((-1, 1, 1, 2), (1, -1, 1, 2), (1, 1, -1, 2), (1, 1, 3, 2)):
         with pytest.raises(ValueError, match="got"):
             bound_by(*times)
     with pytest.raises(ValueError, match="before the start"):
         idle_time([], 2, 1)
+
+
+@pytest.mark.parametrize(
+    "times, said",
+    [
+        ((0, 1, 1, 1), "compute"),
+        ((1, 0, 1, 1), "bandwidth"),
+        ((1, 1, 2, 2), "bandwidth"),
+        ((0, 0, 0, 0), "bandwidth"),
+        ((1, 9, 0, 1), "overhead"),
+    ],
+)
+def test_a_time_may_be_nothing_and_a_step_all_kernels(times, said):
+    assert bound_by(*times) == said
+
+
+def test_no_time_is_idle_between_equal_times():
+    assert idle_time([Span("a", 1, 4)], 2, 2) == idle_time([], 5, 5) == 0

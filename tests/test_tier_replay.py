@@ -1,5 +1,7 @@
 """Hits by tier: the same as one cache where they must be, and told apart where they differ."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvlib.conversations import conversations
@@ -54,6 +56,24 @@ def test_the_last_block_counts_as_many_tokens_as_the_prompt_has_in_it():
     requests = [Request(i, None, 700, 1, block_ids=(1, 2)) for i in range(2)]
     got = replay_tiers(requests, stack(1, 9))
     assert got.found == ((0, 0), (512, 188)) and sum(got.hit_rates) == 0.5
+
+
+@pytest.mark.parametrize(
+    "warmup, read, written", [(0.0, (2, 1), (3, 2)), (0.34, (2, 1), (2, 2)), (0.7, (1, 1), (1, 1))]
+)
+def test_bytes_are_those_that_moved_after_the_warm_up(warmup, read, written):
+    """1 is stored; 2 pushes it down; 1 comes up again and pushes 2 down."""
+    held = stack(1, 2, policy="write_back")
+    got = replay_tiers(iter(prompts((1,), (2,), (1,))), held, block_size=1, warmup_fraction=warmup)
+    assert (got.bytes_read, got.bytes_written, got.num_dropped) == (read, written, 0)
+    assert len({got, replace(got), replace(got, num_dropped=1)}) == 2
+
+
+def test_blocks_in_a_row_are_counted_until_the_prompt_ends():
+    """Five tokens in blocks of two; the first block alone has gone down."""
+    held = stack(2, 9, policy="write_back")
+    got = replay_tiers(prompts(*[(1, 2, 3, 4, 5, 6)] * 2), held, block_size=2)
+    assert got.found == ((0, 0), (4, 2))
 
 
 def test_what_follows_a_gap_is_not_found():

@@ -72,6 +72,10 @@ def test_a_transfer_takes_its_latency_and_its_bytes():
     assert Tier("disk", 1, 2).write_gb_s == 2
 
 
+def test_tiers_alike_are_one():
+    assert len({Tier("disk", 10, 1), Tier("disk", 10, 1), Tier("disk", 11, 1)}) == 2
+
+
 def test_a_move_takes_the_time_of_the_lower_tier():
     held = stack(1, 1, 1)
     up, down = Move("a", 2, 1, 10**9), Move("a", 1, 2, 10**9)
@@ -140,6 +144,69 @@ def test_a_flush_takes_no_copy_from_a_block_that_was_safe():
     held.check()
 
 
+def test_a_flush_goes_down_one_tier_and_changes_no_order_of_uses():
+    held = stack(2, 4, 4, policy="write_back")
+    for key in "ab":
+        held.store(key)
+    assert held.flush() == [Move("a", 0, 1, 1), Move("b", 0, 1, 1)]
+    held.store("a")  # used last, though it came first
+    assert held.flush() == []
+    assert held.store("c")[0] == Move("b", 0, None, 0)
+
+
+def test_writing_through_copies_each_tier_from_the_one_above_it():
+    held = stack(1, 1, 1)
+    assert [tuple(move[1:3]) for move in held.store("a")] == [(None, 0), (0, 1), (1, 2)]
+    assert held.bytes_read == [1, 1, 0] and held.bytes_written == [1, 1, 1]
+
+
+def test_a_block_used_again_is_not_the_next_to_go():
+    for again in ("store", "load"):
+        held = stack(2, 4)
+        held.store("a")
+        held.store("b")
+        getattr(held, again)("a")
+        held.store("c")
+        assert where(held) == [{"a", "c"}, {"a", "b", "c"}]
+
+
+def test_two_pins_are_taken_back_one_at_a_time():
+    held = stack(1, 4)
+    held.store("a")
+    held.pin("a")
+    held.pin("a")
+    held.unpin("a")
+    held.check()
+    with pytest.raises(OutOfBlocks):
+        held.store("b")
+    held.unpin("a")
+    held.check()
+    assert held.store("b")[0] == Move("a", 0, None, 0)
+
+
+def test_loading_leaves_no_pin_behind():
+    held = stack(1, 2, policy="write_back")
+    held.store("a")
+    held.store("b")
+    held.load("a")
+    with pytest.raises(ValueError, match="'a' has no pin"):
+        held.unpin("a", 1)
+
+
+def test_a_selective_stack_keeps_what_was_used_enough_but_found_no_room():
+    """The tier below was full of pins when the second use came; it has room at the eviction."""
+    held = stack(1, 1, policy="selective")
+    for key in "xxx":
+        held.store(key)
+    held.pin("x", 1)
+    for key in "aa":
+        held.store(key)
+    assert held.dirty == ["a"] and held.keys(1) == ["x"]
+    held.unpin("x", 1)
+    assert Move("a", 0, 1, 1) in held.store("b")
+    assert held.keys(1) == ["a"]
+
+
 def test_a_selective_stack_drops_what_was_used_once():
     held = stack(1, 4, policy="selective")
     held.store("a")
@@ -206,6 +273,7 @@ def test_where_all_above_is_pinned_nothing_changes(call):
         (lambda s: s.lost("a", 1), ValueError, "tier 1 does not hold 'a', among 0 blocks"),
         (lambda s: s.pin("a", 1), ValueError, "tier 1 does not hold 'a'"),
         (lambda s: s.unpin("a"), ValueError, "'a' has no pin to take back"),
+        (lambda s: s.unpin("a", 1), ValueError, "tier 1 does not hold 'a'"),
     ],
 )
 def test_a_wrong_call_says_what_was_asked_and_changes_nothing(call, error, says):

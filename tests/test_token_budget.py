@@ -32,6 +32,14 @@ def test_attention_on_what_is_gone_is_dealt_out_among_what_is_held():
     assert heavy_hitters(rows, 2, 1) == [[0], [0, 1], [0, 2], [2, 3], [2, 4]]
 
 
+def test_sinks_stay_though_nobody_looks_at_them():
+    rows = [[1], [0, 1], [0, 0.5, 0.5], [0, 0.1, 0.8, 0.1], [0, 0.1, 0.8, 0, 0.1]]
+    assert heavy_hitters(rows, 3, 1)[-1] == [1, 2, 4]
+    assert heavy_hitters(rows, 3, 1, sinks=1)[-1] == [0, 1, 4]
+    assert snap(rows, 3, 1, kernel=1) == [1, 2, 4]
+    assert snap(rows, 3, 1, kernel=1, sinks=1) == [0, 2, 4]
+
+
 def test_what_nobody_has_looked_at_yet_goes():
     late = [[1], [0.9, 0.1], [0.9, 0.05, 0.05], [0.8, 0.1, 0.05, 0.05], [0.2, 0.0, 0.7, 0.05, 0.05]]
     # Nobody looks at 2 until 4 does; by then it has gone.
@@ -71,3 +79,17 @@ def test_no_room_is_an_error(sizes):
     with pytest.raises((TypeError, ValueError)):
         require_room(*sizes)
     require_room(4, 2, 2)
+    budget, sinks, recent = sizes
+    for call in (
+        lambda: kept({}, 0, budget, sinks=sinks, recent=recent),
+        lambda: heavy_hitters([], budget, recent, sinks=sinks),
+        lambda: snap([], budget, recent, sinks=sinks),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            call()
+
+
+def test_a_prompt_is_refused_before_it_is_looked_at():
+    with pytest.raises(TypeError, match="must be a whole number"):
+        snap([[1], [0, 1], [0, 0, 1]], 4, 1.5)
+    assert snap([], 4, 3) == []

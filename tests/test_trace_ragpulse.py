@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlib import trace_files, trace_lines
+from kvlib import trace_files, trace_lines, trace_ragpulse
 from kvlib.workloads import load
 
 
@@ -97,6 +97,7 @@ def test_a_trace_in_six_files_needs_all_six(tmp_path: Path) -> None:
         (RAG + RAG_ROWS.replace("[9,", "[1,"), 3, "arrives at 1000 ms, the row above at 2000 ms"),
         (RAG + RAG_ROWS.replace("[9,30", "[9,26"), 3, "a prompt of 26 tokens with pieces of 27"),
         (RAG + "[2,20,1,0,[5]]\n", 2, r"a row is \[t_s, input_length, output_length, session"),
+        (RAG + '"123456789"\n', 2, r"a row is \[t_s, input_length, output_length, session"),
     ],
 )
 def test_a_malformed_ragpulse_file_is_refused_with_line_and_reason(
@@ -113,6 +114,8 @@ def test_a_malformed_ragpulse_file_is_refused_with_line_and_reason(
         ('"late"', "7", "line 1: a row is a JSON object whose session_id is a string"),
         ('"early"', "null", "line 2: a row is a JSON object whose session_id is a string"),
         ('"9"', '"-9"', "line 1: '-9' is no whole number"),
+        ('"input_length": 30', '"input_length": "30"', "line 1: '30' is no whole number"),
+        ("\n\n", "\n[1]\n", "line 3: a row is a JSON object whose session_id is a string"),
         ('"web_search"', '"web"', "line 1: the field 'web_search' is missing"),
     ],
 )
@@ -122,6 +125,17 @@ def test_a_malformed_published_row_is_refused(
     path = published_rag(tmp_path, **{"0_trace": RAG_FILES["0_trace.jsonl"].replace(old, new)})
     with pytest.raises(ValueError, match=reason):
         load(path)
+
+
+def test_pieces_may_be_all_of_a_prompt(tmp_path: Path) -> None:
+    text = RAG + RAG_ROWS.replace("[9,30", "[9,27")
+    assert load(write(tmp_path, "rag.gz", text)).requests[1].prompt_tokens == 27
+
+
+def test_a_table_has_200_000_pieces_at_most() -> None:
+    """More than one line of the compact form can hold at six bytes for each."""
+    assert trace_ragpulse.MAX_TABLE_PIECES == 200_000
+    assert trace_lines.MAX_HEADER_BYTES < 6 * trace_ragpulse.MAX_TABLE_PIECES
 
 
 def test_only_ragpulses_first_line_may_be_long_and_not_without_end(tmp_path: Path) -> None:
@@ -139,6 +153,19 @@ def test_only_ragpulses_first_line_may_be_long_and_not_without_end(tmp_path: Pat
             file.write(b" " * 2**20)
     with pytest.raises(ValueError, match="line 1: bytes in the line: more than 1,048,576"):
         load(path)
+
+
+@pytest.mark.parametrize("num_bytes", [2**16 - 1, 2**16, 2**16 + 1, 2**20])
+def test_a_first_line_ends_where_it_ends(tmp_path: Path, num_bytes: int) -> None:
+    first = RAG.strip()[:-1].ljust(num_bytes - 2) + "}\n"
+    assert len(first) == num_bytes
+    assert len(load(write(tmp_path, "rag", first + RAG_ROWS))) == 2
+
+
+def test_a_first_line_of_more_than_a_mebibyte_is_refused(tmp_path: Path) -> None:
+    first = RAG.strip()[:-1].ljust(2**20 - 1) + "}\n"
+    with pytest.raises(ValueError, match="line 1: bytes in the line: more than 1,048,576"):
+        load(write(tmp_path, "rag", first + RAG_ROWS))
 
 
 def test_the_published_form_is_limited_before_it_is_put_in_order(

@@ -105,10 +105,83 @@ def test_the_longest_prefix_that_is_asked_about_is_131072_tokens(first, found):
     assert faster_read(host(1), 1, compute_s) == ranges
 
 
-@pytest.mark.parametrize("wrong", [(0, 0), (1, -1), (1.0, 0), (1, 1.0)])
-def test_a_step_of_no_tokens_or_behind_fewer_than_none_is_refused(wrong):
-    with pytest.raises((TypeError, ValueError), match="_tokens must be"):
+def test_what_takes_equally_long_is_no_gain():
+    """A token takes a second to read, and a second to compute."""
+    asked = (host(1), 10**9, lambda new, cached: float(new))
+    assert [gain_s(n, *asked) for n in (1, 7)] == [0, 0]
+    assert break_even_tokens(*asked, max_tokens=9) is None
+    assert faster_read(*asked, max_tokens=9) == []
+
+
+def long_for(first, width):
+    """Computing takes a second for prefixes of these lengths, and nothing for others."""
+
+    def compute_s(new, cached):
+        compute_s.calls += 1
+        return 1.0 if not cached and first < new <= first + width else 0.0
+
+    compute_s.calls = 0
+    return compute_s
+
+
+@pytest.mark.parametrize("first", [*range(1, 65), 99])
+def test_of_short_prefixes_every_length_is_looked_at(first):
+    assert faster_read(host(1), 1, long_for(first, 1), max_tokens=100) == [range(first, first + 1)]
+
+
+@pytest.mark.parametrize("first", [150, 333, 1000, 1013, 1026, 20_000, 20_200, 127_000])
+def test_of_long_prefixes_so_many_that_two_percent_are_found(first):
+    compute_s = long_for(first, first // 50 + 1)
+    found = faster_read(host(1), 1, compute_s)
+    assert found == [range(first, first + first // 50 + 1)]
+    assert compute_s.calls < 2000
+
+
+def test_a_range_that_is_open_at_the_end_ends_with_the_longest_prefix():
+    assert faster_read(host(1), 1, long_for(40, 1000), max_tokens=70) == [range(40, 71)]
+
+
+SIZES = ("token_bytes", "suffix_tokens", "max_tokens")
+
+
+@pytest.mark.parametrize(
+    "call, name",
+    [*((break_even_tokens, n) for n in SIZES), *((faster_read, n) for n in (*SIZES, "num_layers"))],
+)
+@pytest.mark.parametrize("wrong", [0, 1.0])
+def test_a_size_that_is_no_whole_number_is_refused_by_its_name(call, name, wrong):
+    sizes = {"token_bytes": 1, "suffix_tokens": 1, name: wrong}
+    with pytest.raises((TypeError, ValueError), match=f"{name} must be"):
+        call(host(1), compute_s=lambda new, cached: 0.0, **sizes)
+
+
+@pytest.mark.parametrize(
+    "wrong, name",
+    [
+        ((0, 5), "new_tokens"),
+        ((1.0, 0), "new_tokens"),
+        ((2, -1), "cached_tokens"),
+        ((1, 1.0), "cached_tokens"),
+    ],
+)
+def test_a_step_of_no_tokens_or_behind_fewer_than_none_is_refused(wrong, name):
+    with pytest.raises((TypeError, ValueError), match=f"{name} must be"):
         PREFILL(*wrong)
+
+
+def test_of_a_model_of_experts_only_the_active_ones_are_computed():
+    experts = model("Mixtral-8x7B")
+    assert experts.active_params < experts.params
+    cost = prefill_cost(experts, 8000, weight_dtype="bfloat16", kv_dtype="bfloat16")
+    assert Prefill(H100, experts)(8000) == step_seconds(H100, cost)
+
+
+def test_a_prefill_knows_its_layers_and_refuses_no_cards():
+    prefill = Prefill(H100, LLAMA)
+    assert (prefill.num_layers, prefill.token_bytes) == (32, 131_072)
+    for wrong in (0, 1.5):
+        with pytest.raises((TypeError, ValueError), match="num_gpus must be"):
+            Prefill(H100, LLAMA, num_gpus=wrong)
 
 
 def test_on_both_sides_of_it_the_faster_way_is_the_one_it_names():
@@ -141,6 +214,16 @@ def test_at_its_bandwidth_reading_and_computing_take_equally_long():
             gain = gain_s(tokens, host(factor * gb_s), PREFILL.token_bytes, PREFILL)
             assert (gain > 0) == faster
     assert break_even_gb_s(50, PREFILL.token_bytes, PREFILL) == float("inf")
+
+
+@pytest.mark.parametrize("saved, gb_s", [(0, float("inf")), (1, float("inf")), (2, 3.0), (4, 1.5)])
+def test_a_trillionth_of_the_time_is_nothing_saved(saved, gb_s):
+    """Of a trillion seconds; six tokens of 1e9 bytes would be read in the seconds saved."""
+
+    def compute_s(new, cached):
+        return 1e12 - (saved if cached else 0)
+
+    assert break_even_gb_s(6, 10**9, compute_s) == gb_s
 
 
 def mooncake_gb_s(p, layers, d, group, flops, a=4, b=22, s=2):
@@ -217,6 +300,27 @@ def test_a_plan_of_parts_of_blocks_is_refused(wrong):
         fetch_plan(**(right | wrong))
 
 
+def test_a_device_may_hold_any_token_where_no_block_size_is_told():
+    assert fetch_plan(5, 3, chunk_tokens=5) == Fetch(hit=5, fetch=5, overlap=3, new=2)
+
+
+@pytest.mark.parametrize("name", ["shared", "on_device", "chunk_tokens", "block_size"])
+@pytest.mark.parametrize("wrong", [-1, 16.0])
+def test_a_plan_of_no_whole_number_is_refused_by_its_name(name, wrong):
+    right = {"shared": 64, "on_device": 16, "chunk_tokens": 32, "block_size": 1}
+    with pytest.raises((TypeError, ValueError), match=f"{name} must be"):
+        fetch_plan(**(right | {name: wrong}))
+
+
+def test_a_suffix_is_one_token_and_a_prefix_read_as_a_whole_where_nothing_is_told():
+    asked = (host(6), PREFILL.token_bytes, PREFILL)
+    one = {"suffix_tokens": 1}
+    assert gain_s(300, *asked) == gain_s(300, *asked, **one, num_layers=1)
+    assert break_even_tokens(*asked) == break_even_tokens(*asked, **one)
+    assert faster_read(*asked) == faster_read(*asked, **one, num_layers=1)
+    assert break_even_gb_s(900, *asked[1:]) == break_even_gb_s(900, *asked[1:], **one)
+
+
 def total(load, compute, latency, distance, layers=60):
     return layer_times(layers, load, compute, distance=distance, latency_s=latency)[-1].compute_end
 
@@ -240,6 +344,27 @@ def test_a_gain_layer_by_layer_is_that_of_the_timeline(layers, gb_s):
             tokens, tier, PREFILL.token_bytes, PREFILL, suffix_tokens=suffix, num_layers=layers
         )
         assert gain == pytest.approx(PREFILL(tokens + suffix) - times[-1].compute_end)
+
+
+@pytest.mark.parametrize(
+    "times, distance",
+    [
+        ((2, 2), 1),
+        ((0, 5), 1),
+        ((3, 2, 3), 2),
+        ((3, 2, 3.5), 3),
+        ((0, 1, 1 + 4e-10), 1),  # less than a billionth of a layer is the rounding of floats
+        ((0, 1, 1 + 4e-9), 2),
+    ],
+)
+def test_prefetch_distances_by_hand(times, distance):
+    assert prefetch_distance(*times) == distance
+
+
+@pytest.mark.parametrize("wrong", [{"num_layers": 0}, {"num_layers": 2.0}, {"distance": -1}])
+def test_a_timeline_of_no_layers_or_behind_itself_is_refused(wrong):
+    with pytest.raises((TypeError, ValueError), match=f"{next(iter(wrong))} must be"):
+        layer_times(**({"num_layers": 2, "load_s": 1, "compute_s": 1, "distance": 1} | wrong))
 
 
 def test_what_layers_cost_with_and_without_loading_ahead():

@@ -1,5 +1,6 @@
 """Lines that wait: who is next in each, whoever comes, leaves or comes back."""
 
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -49,6 +50,7 @@ def played(line, deeds):
             line.push_front(waiting[0])
         elif deed == "remove" and waiting:
             line.remove(waiting.pop(number % len(waiting)))
+        line.check()
         yield line, waiting
 
 
@@ -101,6 +103,65 @@ def test_nobody_is_next_in_an_empty_line(kind):
     assert line.head() is None
     with pytest.raises(IndexError, match="asked for 1 request, 0 wait"):
         line.pop()
+
+
+@pytest.mark.parametrize("priority", [1.5, "high", None, True])
+def test_a_priority_is_a_whole_number(priority):
+    line = PriorityLine()
+    with pytest.raises(TypeError, match="priority must be a whole number"):
+        line.push(job(0, priority=priority))
+    assert len(line) == 0
+    line.push(job(1, priority=-3))  # and one below 0 is as good as any
+    line.push(job(2, priority=-4))
+    assert orders(line) == [2, 1]
+
+
+@pytest.mark.parametrize("kind", [FirstComeLine, PriorityLine])
+def test_whoever_stands_in_line_twice_is_found(kind):
+    line = kind()
+    line.check()
+    jobs = [job(order) for order in range(3)]
+    for each in jobs:
+        line.push(each)
+    line.check()
+    line.push(jobs[1])
+    with pytest.raises(AssertionError, match="one of 4 waits twice"):
+        line.check()
+
+
+@pytest.mark.parametrize("kind", [FirstComeLine, PriorityLine])
+def test_a_line_of_another_kind_that_miscounts_is_found(kind):
+    class Miscounts(kind):
+        def __len__(self):
+            return 5
+
+    line = Miscounts()
+    line.push(job(0))
+    with pytest.raises(AssertionError, match="1 stand in line, 5 are counted"):
+        line.check()
+
+
+# Entries may lie in any order in which nobody stands above whoever it lets by.
+@pytest.mark.parametrize(
+    ("priorities", "found"),
+    [
+        ([0, 2, 1], None),
+        ([0, 4, 1, 5, 6, 3, 2, 7], None),
+        ([1, 0], "(1, 0) stands above (0, 1)"),
+        ([1, 2, 0], "(1, 0) stands above (0, 2)"),
+        ([0, 3, 1, 2], "(3, 1) stands above (2, 3)"),
+        ([0, 1, 4, 2, 3, 5, 3], "(4, 2) stands above (3, 6)"),
+    ],
+)
+def test_a_heap_is_proved_from_each_entry_to_the_one_above_it(priorities, found):
+    line = PriorityLine()
+    for order, priority in enumerate(priorities):
+        line._jobs.append((priority, order, job(order, priority)))
+    if found is None:
+        line.check()
+        return
+    with pytest.raises(AssertionError, match=re.escape(found)):
+        line.check()
 
 
 @pytest.mark.parametrize("kind", [FirstComeLine, PriorityLine])
