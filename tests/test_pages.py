@@ -45,6 +45,11 @@ ALIKE = """where => {
 LOADED = """[location.href, ...performance.getEntriesByType("resource").map(each => each.name)]"""
 ALL_BUT_COLOURS = ["html", {"rules": {"color-contrast": {"enabled": False}}}]
 COLOURS = f"""where => ({AXE})([{{include: ({ALIKE})(where)}}, {{runOnly: ["color-contrast"]}}])"""
+# A screen on which both sidebars stand beside the text.
+NARROWEST = {"width": 1200, "height": 800}
+CUT = """[...document.querySelectorAll(".cell_input pre")]
+    .filter(each => each.scrollWidth > each.clientWidth + 1)
+    .map(each => each.textContent.slice(0, 60))"""
 
 
 def visit(book: Path, site: str, names: list[str]) -> dict[str, dict]:
@@ -76,6 +81,8 @@ def look(page, faults: list[str], book: Path, site: str, name: str, axe: str) ->
     page.set_viewport_size({"width": 390, "height": 800})
     found["width"] = page.evaluate("document.scrollingElement.scrollWidth")
     page.emulate_media(color_scheme="light")
+    page.set_viewport_size(NARROWEST)
+    found["cut"] = page.evaluate(CUT)
     page.set_viewport_size(WIDE)
     found["bytes"] = sum(weight(book, url.removeprefix(site)) for url in page.evaluate(LOADED))
     found["asleep"] = parts - page.locator(".kv-alive").count()
@@ -129,6 +136,10 @@ def test_a_word_that_cannot_be_read_is_found(book, site, browser, where):
 def test_no_page_is_heavy_before_its_python_is_asked_for(visits):
     heavy = {name: each["bytes"] for name, each in visits.items()}
     assert {name: size for name, size in heavy.items() if size > 400_000} == {}
+
+
+def test_code_fits_its_column_where_it_is_narrowest(visits):
+    assert {name: each["cut"] for name, each in visits.items() if each["cut"]} == {}
 
 
 def test_no_page_is_wider_than_a_phone(visits):

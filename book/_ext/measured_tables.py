@@ -164,7 +164,7 @@ def _mark_stale(app: Sphinx, document: nodes.document) -> None:
         for name in (f"chapters/measured/{record['name']}.json", *record.get("code", {})):
             env.note_dependency(str(ROOT / name))
     if stale := [record for record in shown if changed(record)]:
-        document[0].append(note(stale))
+        next(document.findall(nodes.section)).append(note(stale))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -184,8 +184,9 @@ class Outcomes(_Written):
                 "",
             ]
             for each in pages:
-                if each.promise:
-                    found += [f"- {each.link}: {_lower(each.promise)} " + _marks(each)]
+                if each.exercises:
+                    promise = _lower(each.promise) or "the self-test."
+                    found += [f"- {each.link}: {promise} {_marks(each)}"]
         return found
 
 
