@@ -1,6 +1,7 @@
 """What all tests share: devices, small random models and the real one, the built book."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,20 @@ from kvlib.tensors.llama_config import LlamaConfig
 settings.register_profile("kvlib", deadline=None, print_blob=True)
 settings.load_profile("kvlib")
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+SLOW = frozenset(
+    (Path(__file__).parent / "slow.txt")
+    .read_text(encoding="utf-8")
+    .split()  # see tools/slow_tests.py
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Marks the tests that `make quick` leaves out."""
+    for item in items:
+        if item.nodeid.partition("[")[0] in SLOW:
+            item.add_marker("slow")
 
 
 @pytest.fixture(params=["cpu", "cuda"])

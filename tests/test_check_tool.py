@@ -120,3 +120,27 @@ def test_a_second_build_that_fails_is_no_sameness(tmp_path, monkeypatch):
         same_pages.build(tmp_path / "copy")
     copied = [path.name for path in (tmp_path / "copy/book").iterdir()]
     assert copied == ["a"]
+
+
+def test_a_test_that_the_inner_loop_leaves_out_is_still_there():
+    listed = (ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").split()
+    assert listed == sorted(set(listed)) and len(listed) > 50
+    for each in listed:
+        path, *_, name = each.split("::")
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert name == "runTest" or f"def {name}(" in text, each
+    assert "not slow" in check.stages(True, "1")[1][0][1][-1]
+    whole = [word for stage in check.stages(False, "1") for _, command in stage for word in command]
+    assert not [word for word in whole if "slow" in word]
+
+
+def test_the_slowest_case_of_a_test_counts():
+    said = [
+        "2.00s call     tests/test_a.py::TestB::runTest",
+        "0.49s call     tests/test_a.py::c[1]",
+    ]
+    said += ["0.50s setup    tests/test_a.py::c[2]", "==== 3 passed in 4.00s ===="]
+    assert tool("slow_tests").slow(said) == [
+        "tests/test_a.py::TestB::runTest",
+        "tests/test_a.py::c",
+    ]

@@ -45,6 +45,8 @@ ALLOWED = {
     # A notebook of this repository, run cell by cell.
     ("tools/run_notebook.py", "exec"),
     ("tools/run_notebook.py", "eval"),
+    # Two files of this repository, by the reader that makes plain values only (`safe_load`).
+    ("book/_ext/study.py", "yaml"),
     # A text of the exercise itself.
     ("exercises/beat-the-preallocator.py", "exec"),
 }

@@ -46,7 +46,7 @@ def stages(quick: bool, seed: str) -> list[list[Gate]]:
         ("format", [PY, "-m", "ruff", "format", "--check", "."]),
     ]
     if quick:
-        marks = "not model and not browser"
+        marks = "not model and not browser and not slow"
         return [style, [("tests", [*PYTEST, *WORKERS, *order, "-m", marks])]]
     return [
         style,
