@@ -17,11 +17,8 @@ settings.load_profile("kvlib")
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
-SLOW = frozenset(
-    (Path(__file__).parent / "slow.txt")
-    .read_text(encoding="utf-8")
-    .split()  # see tools/slow_tests.py
-)
+# Written by tools/slow_tests.py.
+SLOW = frozenset(Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").split())
 
 
 def pytest_collection_modifyitems(items):

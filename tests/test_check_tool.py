@@ -136,11 +136,11 @@ def test_a_test_that_the_inner_loop_leaves_out_is_still_there():
 
 def test_the_slowest_case_of_a_test_counts():
     said = [
-        "2.00s call     tests/test_a.py::TestB::runTest",
+        "2.00s call     tests/test_a.py::B::run",
         "0.49s call     tests/test_a.py::c[1]",
     ]
     said += ["0.50s setup    tests/test_a.py::c[2]", "==== 3 passed in 4.00s ===="]
     assert tool("slow_tests").slow(said) == [
-        "tests/test_a.py::TestB::runTest",
+        "tests/test_a.py::B::run",
         "tests/test_a.py::c",
     ]

@@ -1,6 +1,6 @@
 """Notes which tests `make quick` leaves out: those that take half a second and more.
 
-    python -m pytest -q --durations=0 --durations-min=0.5 -m "not browser" | python tools/slow_tests.py
+    python -m pytest --durations=0 --durations-min=0.5 -m "not browser" | python tools/slow_tests.py
 
 Writes `tests/slow.txt`, a line for each test function; of several cases the slowest counts.
 """
