@@ -145,6 +145,8 @@ def compare(
 def row(run: ServingRun, timed: bool = True) -> dict[str, Any]:
     """Returns the counts of a run as a record holds them, rounded.
 
+    A time that no request had is left out: where each gets one token, the time for each after it.
+
     Args:
         run: of one configuration.
         timed: whether times have a meaning for it; without a clock they have none.
@@ -161,11 +163,12 @@ def row(run: ServingRun, timed: bool = True) -> dict[str, Any]:
         "refused": run.refused,
         "steps": run.steps,
     }
-    if not (timed and run.timed):
+    if not (timed and run.timed and run.now_s):
         return found
     times = {"seconds": run.now_s, "good_per_s": run.good / run.now_s}
     for name, seconds in (("ttft_s", run.ttft_s), ("tpot_s", run.tpot_s)):
-        times |= {f"{name}_p{p}": seconds.percentile(p) for p in (50, 99)}
+        if seconds.count:
+            times |= {f"{name}_p{p}": seconds.percentile(p) for p in (50, 99)}
     return found | {name: float(f"{seconds:.3g}") for name, seconds in times.items()}
 
 

@@ -84,7 +84,8 @@ def serve_disaggregated(
         decode_router: by default the least loaded.
         target: the latency that a good request keeps.
         losses: prefill instances that are lost: when, and which. Whatever they had not handed over
-            is computed again, elsewhere; where none is left, by the decode instances.
+            is computed again, elsewhere; where none is left or the one chosen refuses it, by the
+            decode instances.
 
     Raises:
         TypeError: an instance is not of the kind that its pool needs.

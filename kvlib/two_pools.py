@@ -108,14 +108,14 @@ class TwoPools:
 
     def _arrive(self, request: Request, now: float) -> None:
         self.result.num_requests += 1
-        first = self.decode[0].scheduler
         try:
-            # The decode instances must be able to hold it to its end, and to compute it alone.
-            first.drop(first.add(request, now))
-            most = (request.output_tokens, first.max_seq_len - request.prompt_tokens)
-            outputs = min(*most, request.max_new_tokens or inf)
-            if outputs > 1:
-                first.drop(first.add(_rest(request), now))
+            for each in self.decode:  # any of them may have to compute it alone, to its end
+                scheduler = each.scheduler
+                scheduler.drop(scheduler.add(request, now))
+                most = (request.output_tokens, scheduler.max_seq_len - request.prompt_tokens)
+                outputs = min(*most, request.max_new_tokens or inf)
+                if outputs > 1:
+                    scheduler.drop(scheduler.add(_rest(request), now))
             self._compute(Life(next(self._order), request, now, outputs), now)
         except SequenceTooLong:
             self.result.refused += 1
@@ -127,7 +127,11 @@ class TwoPools:
             only_prompt = replace(life.request, output_tokens=1, max_new_tokens=1)
             content = instance.content(life.request)
             self._lives[instance.scheduler.add(only_prompt, now, content)] = life
-            return
+        else:
+            self._serve_whole(life, now)
+
+    def _serve_whole(self, life: Life, now: float) -> None:
+        """Sends a request to an instance that decodes, to have its prompt computed there, too."""
         instance = self.decode[self._routers[1].choose(life.request, self.decode)]
         self._lives[instance.scheduler.add(life.request, now)] = life
 
@@ -189,7 +193,10 @@ class TwoPools:
             again.append(self._lives.pop(job))
         self.result.lost += len(again)
         for life in sorted(again, key=lambda each: each.order):
-            self._compute(life, now)
+            try:
+                self._compute(life, now)
+            except SequenceTooLong:  # where it was computed first there was more room
+                self._serve_whole(life, now)
 
 
 def _rest(request: Request) -> Request:

@@ -312,6 +312,16 @@ def test_a_file_of_just_the_most_bytes_is_read(blocks, monkeypatch):
     assert torch.equal(blocks.get(KEY)[0], block()[0])
 
 
+def test_a_file_of_one_byte_more_is_lost_before_it_is_read(blocks, monkeypatch):
+    blocks.put(KEY, *block())
+    size = blocks.path(KEY).stat().st_size
+    monkeypatch.setattr(block_files, "MAX_PACKED_BYTES", size - 1)
+    said = f"at most {size - 1} bytes: the file of {blocks.name(KEY).hex()[:8]} has {size}$"
+    with pytest.raises(LostBlock, match=said):
+        blocks.get(KEY)
+    assert names(blocks) == []
+
+
 def test_a_disk_that_does_not_answer_has_no_block(blocks, monkeypatch):
     blocks.put(KEY, *block())
 

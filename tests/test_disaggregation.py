@@ -11,6 +11,7 @@ from kvlib.admission import AdmitPrompt, AdmitReserved
 from kvlib.catalog import gpu, model
 from kvlib.clock import RooflineClock
 from kvlib.content import content_of
+from kvlib.disaggregated_run import DisaggregatedRun
 from kvlib.disaggregation import decode_instance, prefill_instance, serve_disaggregated
 from kvlib.handover import HandoverLine, Link, ReceivingMemory, SendingMemory
 from kvlib.kv_memory import KVMemory
@@ -18,6 +19,7 @@ from kvlib.plan import OutOfBlocks
 from kvlib.preemption import SwapSpace
 from kvlib.prefix import HashIndex
 from kvlib.request import Request
+from kvlib.reservation import ReserveOracle
 from kvlib.router import LeastLoaded, PrefixAffinity
 from kvlib.scheduler import Scheduler, StepLimits
 from kvlib.served import ServedRequest
@@ -99,6 +101,13 @@ def test_latency_is_paid_once_a_prompt():
     assert (done.link_s, done.now_s) == (4.25, 1 + 4.25 + 1)
 
 
+def test_a_link_carries_the_bytes_of_tokens_not_tokens():
+    """A second a byte, four bytes a token: two tokens are under way for eight seconds."""
+    pools = [prefill_instance(9, 1)], [decode_instance(9, 1)]
+    done = serve_disaggregated(rows((0.0, 2, 2)), *pools, Second(), slow(1), token_bytes=4)
+    assert (done.bytes_sent, done.link_s, done.now_s) == (8, 8.0, 1 + 8 + 1)
+
+
 def test_a_receiver_without_memory_makes_the_transfer_wait_and_the_sender_full():
     """Eight slots at the receiver: A (4 + 3) decodes 1-3 and leaves B (4 + 2) too few until 3.
 
@@ -122,6 +131,33 @@ def test_two_senders_share_the_receivers_link():
 def test_one_sender_sends_one_prompt_at_a_time():
     done = run(rows((0.0, 2, 2), (0.0, 2, 2)), slow(0.5), decode=2)
     assert (done.handover_s.max, done.now_s) == (2.0, 4.0)
+
+
+def test_a_router_chooses_the_receiver_of_each_answer():
+    """Always the second: both prompts, ready at 1, come one after the other, a second each."""
+    asked, second = [], type("Second", (), {})()
+    second.choose = lambda request, all_: asked.append((request, [*all_])) or 1
+    requests = rows((0.0, 2, 2), (0.0, 2, 2))
+    done = run(requests, slow(0.5), prefill=2, decode=2, decode_router=second)
+    assert (done.handover_s.max, done.now_s, done.idle_shares) == (2.0, 4.0, (0.75, 0.75))
+    assert [request for request, _ in asked] == requests
+    assert {(len(all_), *(each.pool for each in all_)) for _, all_ in asked} == {
+        (2, "decode", "decode")
+    }
+    clock = Second()
+    run(requests, decode=2, clock=clock, decode_router=second, losses=[(0.0, 0)])
+    assert clock.steps == [[(0, 2, 0), (1, 2, 0)], [(0, 1, 2), (1, 1, 2)]]
+
+
+def test_a_run_begins_with_nothing_counted():
+    new = DisaggregatedRun(None, timed=True)
+    assert (new.num_prefill, new.num_decode, new.sent, new.bytes_sent, new.lost) == (0, 0, 0, 0, 0)
+    assert (new.prefill_busy_s, new.decode_busy_s, new.link_s, new.handover_s.count) == (0, 0, 0, 0)
+
+
+def test_before_the_first_step_all_are_idle():
+    done = run([], prefill=2, decode=3)
+    assert (done.num_prefill, done.num_decode, done.idle_shares) == (2, 3, (1.0, 1.0))
 
 
 def test_bytes_are_those_of_the_prompts_in_the_model():
@@ -348,6 +384,47 @@ def test_a_prompt_that_only_fits_without_its_first_token_is_refused_on_arrival()
     assert (done.refused, done.finished, done.unfinished) == (1, 2, 0)
 
 
+def budgets(*most, by=None):
+    return [AdmitReserved(by, max_total_tokens=each) for each in most]
+
+
+@pytest.mark.parametrize("most", [(20, 7), (7, 20)])
+def test_whom_one_decode_instance_could_never_serve_is_refused_on_arrival(most):
+    """Of 4 + 4 the smaller refuses eight tokens, whichever it is; it takes 4 + 3."""
+    requests = [Request(i, 0.0, 4, 4, max_new_tokens=n) for i, n in enumerate((4, 3, 4, 3))]
+    done = serve_disaggregated(
+        requests,
+        [prefill_instance(20, 1)],
+        [decode_instance(20, 1, admission=each) for each in budgets(*most)],
+        Second(),
+        FREE,
+        1,
+    )
+    assert (done.num_requests, done.refused, done.finished, done.output_tokens) == (4, 2, 2, 6)
+
+
+@pytest.mark.parametrize("reservation", [None, ReserveOracle()])
+def test_a_lost_prompt_that_those_left_refuse_is_computed_by_the_decode_instances(reservation):
+    """A (4 + 2) is under way from the first, lost at 2; the second takes no prompt of four.
+
+    With its first token a prompt of four takes five, and the first may hold no more than that.
+    """
+    clock, first = Second(), type("First", (), {"choose": lambda self, request, all_: 0})()
+    done = serve_disaggregated(
+        rows((0.0, 4, 2), (2.5, 2, 2)),
+        [prefill_instance(20, 1, admission=each) for each in budgets(5, 4, by=reservation)],
+        [decode_instance(20, 1)],
+        clock,
+        slow(1),
+        1,
+        prefill_router=first,
+        losses=[(2.0, 0)],
+    )
+    assert (done.finished, done.refused, done.lost, done.recomputed_tokens) == (2, 0, 1, 4)
+    assert clock.steps == [[(0, 4, 0)], [(0, 4, 0)], [(1, 2, 0)], [(0, 1, 4)], [(1, 1, 2)]]
+    assert (done.sent, done.bytes_sent) == (1, 2)
+
+
 BAD = [
     (lambda: Link(0), ValueError, "a bandwidth above 0 GB/s, got 0"),
     (lambda: Link(-1.0), ValueError, "above 0 GB/s, got -1.0"),
@@ -357,8 +434,13 @@ BAD = [
     (lambda: run([], prefill=0), ValueError, "the prefill pool needs idle instances, one at"),
     (lambda: run([], decode=0), ValueError, "the decode pool needs idle instances, one at"),
     (lambda: run([], losses=[(1.0, 1)]), ValueError, "instance 1 of 1 is lost at 1.0 s"),
+    (lambda: run([], losses=[(1.0, -1)]), ValueError, "instance -1 of 1 is lost at 1.0 s"),
+    (lambda: run([], losses=[(-1.0, 0)]), ValueError, "instance 0 of 1 is lost at -1.0 s"),
+    (lambda: run([], losses=[(inf, 0)]), ValueError, "instance 0 of 1 is lost at inf s"),
     (lambda: run([], losses=[(nan, 0)]), ValueError, "instance 0 of 1 is lost at nan s"),
     (lambda: run(rows((None, 2, 2))), ValueError, "request 0 arrives at None s"),
+    (lambda: run(rows((-0.5, 2, 2))), ValueError, "0 arrives at -0.5 s, the one before it at 0.0"),
+    (lambda: run(rows((inf, 2, 2))), ValueError, "request 0 arrives at inf s"),
     (lambda: run(rows((2.0, 2, 2), (1.0, 2, 2))), ValueError, "1 arrives at 1.0 s, the one before"),
 ]
 
@@ -369,13 +451,27 @@ def test_refusals_say_what_was_asked(call, error, words):
         call()
 
 
+@pytest.mark.parametrize(
+    ("size", "error", "words"),
+    [(0, ValueError, "must be at least 1, got 0"), (0.5, TypeError, "must be a whole number")],
+)
+def test_a_token_has_a_whole_number_of_bytes(size, error, words):
+    with pytest.raises(error, match=f"token_bytes {words}"):
+        serve_disaggregated([], [prefill_instance(9, 1)], [decode_instance(9, 1)], None, FREE, size)
+
+
 def test_instances_of_another_kind_are_refused():
     plain, sender, receiver = (
         Scheduler(KVMemory(9, 1)),
         prefill_instance(9, 1),
         decode_instance(9, 1),
     )
-    for pools in (([plain], [receiver]), ([sender], [plain]), ([receiver], [sender])):
+    no_line = Scheduler(ReceivingMemory(9, 1))
+    no_place = Scheduler(KVMemory(9, 1), waiting=HandoverLine())
+    for pools in (
+        *(([plain], [receiver]), ([sender], [plain]), ([receiver], [sender])),
+        *(([sender], [no_line]), ([sender], [no_place]), ([sender], [receiver, no_line])),
+    ):
         with pytest.raises(TypeError, match=r"pool needs instances made by \w+_instance"):
             serve_disaggregated([], *pools, Second(), FREE, 1)
     shorter, four = prefill_instance(8, 1), prefill_instance(9, 1, limits=StepLimits(4))

@@ -7,7 +7,7 @@ import pytest
 from kvlib.conversations import conversations
 from kvlib.prefix_replay import replay_prefix
 from kvlib.request import Request
-from kvlib.tier_replay import replay_tiers
+from kvlib.tier_replay import TierReplay, replay_tiers
 from kvlib.tiers import Tier, TierStack
 
 
@@ -111,3 +111,22 @@ def test_the_warm_up_is_not_counted():
 def test_nothing_left_to_count_is_refused(warmup):
     with pytest.raises(ValueError, match="not counted"):
         replay_tiers(prompts((1,)), stack(1), warmup_fraction=warmup)
+
+
+def test_hit_rates_want_every_request_counted_in_every_tier():
+    even = TierReplay(((1, 0), (1, 2)), (3, 5), (0, 0), (0, 0), 0)
+    assert even.hit_rates == (2 / 8, 2 / 8)
+    uneven = replace(even, found=((1, 0), (1,)))
+    with pytest.raises(ValueError, match="shorter"):
+        _ = uneven.hit_rates
+
+
+def test_a_stack_that_gets_another_tier_meanwhile_is_refused_rather_than_cut():
+    class Growing(TierStack):
+        def store(self, key):
+            self.bytes_read.append(0)
+            self.bytes_written.append(0)
+            return super().store(key)
+
+    with pytest.raises(ValueError, match="shorter"):
+        replay_tiers(prompts((1,)), Growing([Tier("first", 1, 1)], 1), block_size=1)
