@@ -59,6 +59,7 @@ def test_a_request_is_in_one_plan_and_a_plan_is_closed_once():
     assert (ledger.window, ledger.block_size) == (None, 4)
     plan = ledger.plan({job: [1]})
     ledger.require_open(plan)
+    assert ledger.open_plan_ids == {plan.plan_id}
     with pytest.raises(ValueError, match="open plan"):
         ledger.plan({job: [1]})
     with pytest.raises(AssertionError, match="left open"):
@@ -67,6 +68,7 @@ def test_a_request_is_in_one_plan_and_a_plan_is_closed_once():
     for late in (ledger.commit, ledger.abort, ledger.require_open):
         with pytest.raises(ValueError, match="not open"):
             late(plan)
+    assert ledger.open_plan_ids == set()
     assert (ledger.num_free, ledger.max_seq_len, ledger.pool) == (2, 16, memory.pool)
 
 

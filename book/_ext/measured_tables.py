@@ -36,6 +36,13 @@ def device(record: dict[str, Any]) -> str:
     return "gpu" if record["name"].rsplit(".", 1)[-1] in ("cuda", "gpu", "rocm") else "cpu"
 
 
+def about(record: dict[str, Any]) -> str:
+    """What it holds: figures of `traces`, counts over `tests`, or, as most do, `times`."""
+    if record["name"].startswith("trace_"):
+        return "traces"
+    return "tests" if record["name"].split(".")[0] in ("mutants", "operations") else "times"
+
+
 def changed(record: dict[str, Any], root: Path = ROOT) -> list[str]:
     """Which of the files it measured are gone or read differently now."""
 
@@ -113,22 +120,23 @@ def markdown(record: dict[str, Any]) -> list[str]:
 class MeasuredRecords(SphinxDirective):
     """`measured-records`: the records of one device, `cpu` or `gpu`.
 
-    With `:traces:` those that are figures of real traces, without it the others.
+    With `:kind: traces` those that are figures of real traces, with `:kind: tests` what was counted
+    over tests; without it the others.
     """
 
     required_arguments = 1
-    option_spec: ClassVar = {"traces": directives.flag}
+    option_spec: ClassVar = {"kind": lambda word: directives.choice(word, ("traces", "tests"))}
 
     def run(self) -> list[nodes.Node]:
         """Returns the tables, or the line that says there is nothing to show."""
         kind = directives.choice(self.arguments[0], tuple(EMPTY))
         self.env.note_reread()
         folder = Path(self.env.srcdir) / "chapters" / "measured"
-        traces = "traces" in self.options
+        asked = self.options.get("kind", "times")
         chosen = [
             record
             for record in records(folder)
-            if device(record) == kind and record["name"].startswith("trace_") == traces
+            if device(record) == kind and about(record) == asked
         ]
         lines = [line for record in chosen for line in markdown(record)] or [EMPTY[kind]]
         box = nodes.container(classes=["measured"])
