@@ -191,6 +191,9 @@ def faults(notebook: Cell) -> list[str]:
     code = code_cells(notebook)
     if [cell["execution_count"] for cell in code] != list(range(1, len(code) + 1)):
         found.append("the cells were not run once each, in order; run tools/notebooks.py")
+    ids = [cell.get("id") for cell in notebook["cells"]]
+    if ids != [f"c{index:03d}" for index in range(len(ids))]:
+        found.append("cells are not numbered c000, c001, ...; run tools/notebooks.py")
     if "widgets" in notebook["metadata"]:
         found.append("the state of widgets is stored; run tools/notebooks.py")
     if len(code) not in CODE_CELLS:
@@ -254,6 +257,8 @@ def made_up(*cells: Cell) -> Cell:
     notebook = {"metadata": {}, "cells": copy.deepcopy([*cells, *filler])}
     for count, cell in enumerate(code_cells(notebook), start=1):
         cell["execution_count"] = count
+    for index, cell in enumerate(notebook["cells"]):
+        cell["id"] = f"c{index:03d}"
     return notebook
 
 
@@ -338,6 +343,12 @@ def test_the_checker_sees_cells_run_out_of_order() -> None:
     swapped = copy.deepcopy(GOOD)
     swapped["cells"][0]["execution_count"], swapped["cells"][1]["execution_count"] = 2, 1
     assert any("not run once each" in fault for fault in faults(swapped))
+
+
+def test_the_checker_sees_a_cell_put_in_by_hand() -> None:
+    more = copy.deepcopy(GOOD)
+    more["cells"].insert(1, {**code("x = 3"), "id": "4f1c", "execution_count": 2})
+    assert any("not numbered" in fault for fault in faults(more))
 
 
 def test_the_checker_sees_too_few_cells_and_stored_widget_state() -> None:
