@@ -139,12 +139,8 @@ class BookMap(_Written):
         """Writes one table for each chapter."""
         found: list[str] = []
         for number, (chapter, pages) in enumerate(chapters().items(), 1):
-            title = page(f"{chapter}/index").title
             total = hours(sum(each.minutes for each in pages))
-            found += [
-                f"**Chapter {number}: [{title}](../chapters/{chapter}/index.md)**, {total}",
-                "",
-            ]
+            found += [f"**Chapter {number}: {_index(chapter)}**, {total}", ""]
             found += ["| Idea | Page | Minutes |", "| --- | --- | --- |"]
             rows = ((ideas()["ideas"][each.name], each.link, each.minutes) for each in pages)
             found += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
@@ -178,11 +174,7 @@ class Outcomes(_Written):
         """Writes one entry for each page; a script marks what was passed."""
         found = ["```{raw} html", '<p class="kv-progress" role="status"></p>', "```"]
         for chapter, pages in chapters().items():
-            found += [
-                "",
-                f"**[{page(f'{chapter}/index').title}](../chapters/{chapter}/index.md)**",
-                "",
-            ]
+            found += ["", f"**{_index(chapter)}**", ""]
             for each in pages:
                 if each.exercises:
                     promise = _lower(each.promise) or "the self-test."
