@@ -19,7 +19,8 @@ STUB = """
 def sequence_bytes(config, num_tokens):
     if "sliding_window" in config:
         num_tokens = min(num_tokens, config["sliding_window"])
-    return 2 * 2 * config["num_hidden_layers"] * config["hidden_size"] * num_tokens
+    layers, width = config["num_hidden_layers"], config["hidden_size"]
+    return 2 * 2 * layers * width * num_tokens
 """
 
 SOLUTION = """

@@ -12,7 +12,8 @@ TASK = """
 
 STUB = """
 def find(tokens, size, known):
-    return [known[tuple(tokens[:end])] for end in range(size, len(tokens) + 1, size)]
+    ends = range(size, len(tokens) + 1, size)
+    return [known[tuple(tokens[:end])] for end in ends]
 """
 
 SOLUTION = """

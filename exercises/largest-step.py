@@ -11,12 +11,14 @@ tokens still fit into whole blocks.**
 """
 
 STUB = """
-def largest_step(room_bytes, activation_bytes, token_bytes, block_size, context, num_seqs):
+def largest_step(room_bytes, activation_bytes, token_bytes, block_size,
+                 context, num_seqs):
     ...
 """
 
 SOLUTION = """
-def largest_step(room_bytes, activation_bytes, token_bytes, block_size, context, num_seqs):
+def largest_step(room_bytes, activation_bytes, token_bytes, block_size,
+                 context, num_seqs):
     blocks = num_seqs * -(-context // block_size)
     left = room_bytes - blocks * block_size * token_bytes
     return max(0, left // activation_bytes)

@@ -24,7 +24,9 @@ def row_ranges(rows, width, itemsize, alignment, base, num_rows):
         raise IndexError(f"rows are 0 to {num_rows - 1}, asked for {rows}")
     row_bytes = width * itemsize
     stride = -(-row_bytes // alignment) * alignment
-    return [(base + row * stride, base + row * stride + row_bytes) for row in rows]
+    return [
+        (base + row * stride, base + row * stride + row_bytes) for row in rows
+    ]
 """
 
 WRONG = (
@@ -41,7 +43,7 @@ WRONG = (
     # Hands out the padding too.
     SOLUTION.replace("row * stride + row_bytes)", "(row + 1) * stride)"),
     # Forgets where the cache begins.
-    SOLUTION.replace("[(base + ", "[("),
+    SOLUTION.replace("(base + ", "("),
     # Lets negative rows through.
     SOLUTION.replace("not 0 <= row < num_rows", "row >= num_rows"),
     # Counts one row too many.

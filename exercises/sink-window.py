@@ -19,7 +19,9 @@ def kept_tokens(num_tokens, budget, num_sinks):
 SOLUTION = """
 def kept_tokens(num_tokens, budget, num_sinks):
     if num_sinks >= budget:
-        raise ValueError(f"{num_sinks} sinks leave no room for the newest in {budget}")
+        raise ValueError(
+            f"{num_sinks} sinks leave no room for the newest in {budget}"
+        )
     sinks = range(min(num_sinks, num_tokens))
     start = max(num_sinks, num_tokens - (budget - num_sinks))
     return [*sinks, *range(start, num_tokens)]

@@ -11,14 +11,14 @@ whole blocks. **Return how many sequences of `context` tokens the cache holds at
 """
 
 STUB = """
-def max_num_seqs(card_bytes, share_percent, weight_bytes, activation_bytes, other_bytes,
-                 token_bytes, block_size, context):
+def max_num_seqs(card_bytes, share_percent, weight_bytes, activation_bytes,
+                 other_bytes, token_bytes, block_size, context):
     ...
 """
 
 SOLUTION = """
-def max_num_seqs(card_bytes, share_percent, weight_bytes, activation_bytes, other_bytes,
-                 token_bytes, block_size, context):
+def max_num_seqs(card_bytes, share_percent, weight_bytes, activation_bytes,
+                 other_bytes, token_bytes, block_size, context):
     share = card_bytes * share_percent // 100
     left = share - weight_bytes - activation_bytes - other_bytes
     num_blocks = max(0, left) // (token_bytes * block_size)

@@ -7,120 +7,27 @@ modules, the tensor half (`PagedKVCache` and its like) and the widgets load when
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from kvlib.block_table import BlockTable
 from kvlib.blocks import BlockPool
-from kvlib.catalog import GPU, ModelShape
 from kvlib.ledger import ContiguousLedger
-from kvlib.metrics import Metrics, WorkCounters
+from kvlib.metrics import Metrics
 from kvlib.paged_ledger import PagedLedger
-from kvlib.plan import BlockCopy, OutOfBlocks, SequenceTooLong, StepPlan
-from kvlib.request import Request, Workload
+from kvlib.plan import OutOfBlocks, SequenceTooLong
+from kvlib.request import Request
 from kvlib.sizes import KVShape
-from kvlib.waste import Allocation, MemorySplit
+from kvlib.waste import Allocation
 
 __version__ = "0.1.0"
 
-# Modules of the memory half, loaded when they are first named.
-_MODULES = (
-    "admission",
-    "allocator",
-    "arena",
-    "atlas",
-    "block_table",
-    "blocks",
-    "buddy",
-    "budget_ledger",
-    "capacity",
-    "capstone",
-    "catalog",
-    "clock",
-    "content",
-    "contiguous_memory",
-    "conversations",
-    "disaggregated_run",
-    "disaggregation",
-    "engine_desk",
-    "engine_logs",
-    "engine_request",
-    "eviction",
-    "exercises",
-    "fair_line",
-    "fcfs",
-    "field_guide",
-    "fleet",
-    "handover",
-    "histogram",
-    "judgement",
-    "kv_memory",
-    "ledger",
-    "load_run",
-    "load_test",
-    "log_timeline",
-    "lognormal",
-    "measured",
-    "memory_plan",
-    "metrics",
-    "overheads",
-    "paged_ledger",
-    "paged_memory",
-    "percentiles",
-    "plan",
-    "precision",
-    "preemption",
-    "prefix",
-    "prefix_replay",
-    "priority",
-    "prompts",
-    "pulling",
-    "radix",
-    "replay",
-    "request_cost",
-    "reservation",
-    "retention",
-    "rolling_ledger",
-    "roofline",
-    "router",
-    "scheduled_ledger",
-    "scheduled_memory",
-    "scheduler",
-    "segments",
-    "serial_clock",
-    "served",
-    "serving",
-    "serving_run",
-    "sharded_ledger",
-    "sharding",
-    "simulate",
-    "simulated_server",
-    "sizes",
-    "slab",
-    "slot_memory",
-    "step_parts",
-    "tier_replay",
-    "tiers",
-    "token_budget",
-    "traces",
-    "transfer",
-    "tuning",
-    "two_pools",
-    "waiting",
-    "waste",
-    "workloads",
-)
+# Names of the tensor half and of the face, and where they are.
 _LAZY = {
     "show": "kvlib.show",
     "tensors": "kvlib.tensors",
-    "AlignedKVCache": "kvlib.tensors.caches",
-    "BlockFiles": "kvlib.tensors.block_files",
-    "PeerLost": "kvlib.tensors.distributed",
-    "RemoteBlocks": "kvlib.tensors.remote_blocks",
-    "BlockServer": "kvlib.tensors.block_server",
-    "ContiguousKVCache": "kvlib.tensors.caches",
-    "Engine": "kvlib.tensors.engine",
-    "HeadShardedKVCache": "kvlib.tensors.head_sharded",
-    "HeavyHitterKVCache": "kvlib.tensors.heavy_hitters",
+    "AlignedKVCache": "kvlib.tensors.contiguous",
+    "ContiguousKVCache": "kvlib.tensors.contiguous",
     "KVStore": "kvlib.tensors.store",
     "Llama": "kvlib.tensors.llama",
     "LlamaConfig": "kvlib.tensors.llama",
@@ -129,11 +36,6 @@ _LAZY = {
     "QuantizedKVCache": "kvlib.tensors.quantized",
     "RollingKVCache": "kvlib.tensors.sink_window",
     "Sampling": "kvlib.tensors.sampling",
-    "SequenceShardedKVCache": "kvlib.tensors.sequence_sharded",
-    "SinkWindowKVCache": "kvlib.tensors.sink_window",
-    "SnapKVCache": "kvlib.tensors.snap",
-    "TieredKVCache": "kvlib.tensors.tiered",
-    "TopBlocksKVCache": "kvlib.tensors.top_blocks",
     "card": "kvlib.tensors.device",
     "device": "kvlib.tensors.device",
     "generate": "kvlib.tensors.generate",
@@ -143,32 +45,24 @@ _LAZY = {
 }
 
 __all__ = [
-    "GPU",
     "Allocation",
-    "BlockCopy",
     "BlockPool",
     "BlockTable",
     "ContiguousLedger",
     "KVShape",
-    "MemorySplit",
     "Metrics",
-    "ModelShape",
     "OutOfBlocks",
     "PagedLedger",
     "Request",
     "SequenceTooLong",
-    "StepPlan",
-    "WorkCounters",
-    "Workload",
-    *_MODULES,
     *_LAZY,
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"kvlib.{name}")
     if name not in _LAZY:
+        if not name.startswith("_") and find_spec(f"kvlib.{name}"):
+            return import_module(f"kvlib.{name}")
         raise AttributeError(f"kvlib has no {name!r}; it has {', '.join(sorted(__all__))}")
     try:
         module = import_module(_LAZY[name])

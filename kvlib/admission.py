@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from kvlib.judgement import Reservation
-from kvlib.kv_memory import Memory
+from kvlib.memory import Memory
 from kvlib.plan import SequenceTooLong
 from kvlib.served import ServedRequest
 from kvlib.sizes import whole_number

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from kvlib.ledger import ContiguousLedger, grown_len
+from kvlib.ledger import grown_len
+from kvlib.partial_rows import PartialRowLedger
 from kvlib.plan import BlockCopy, SeqId, StepPlan
 from kvlib.sizes import whole_number
 from kvlib.token_budget import require_room
@@ -18,7 +19,7 @@ from kvlib.token_budget import require_room
 NO_SLOT = -1
 
 
-class BudgetLedger(ContiguousLedger):
+class BudgetLedger(PartialRowLedger):
     """Owns rows of `budget` slots: after each step, so many tokens of a text are held, or all.
 
     It says how many, and whose the slots are. *Which* tokens stay is ranked by attention, and each
@@ -46,9 +47,8 @@ class BudgetLedger(ContiguousLedger):
     def __init__(self, num_seqs: int, budget: int, sinks: int = 0, recent: int = 1) -> None:
         require_room(budget, sinks, recent)
         super().__init__(num_seqs, budget)
+        # `_gone` counts the tokens that were given up.
         self.budget, self.sinks, self.recent = budget, sinks, recent
-        self.max_seq_len: int | None = None
-        self._given_up: dict[SeqId, int] = {}
 
     @property
     def used_tokens(self) -> int:
@@ -61,38 +61,14 @@ class BudgetLedger(ContiguousLedger):
         Raises:
             KeyError: no such sequence.
         """
-        return self.length(seq_id) - self._given_up[seq_id]
-
-    def row_len_for(self, new: Mapping[SeqId, Sequence[int]]) -> int:
-        """Returns the budget: a row never grows.
-
-        Raises:
-            KeyError, ValueError: as `plan`. Nothing changes.
-        """
-        for seq_id in new:
-            self._open.refuse(seq_id)
-            self._require_live(seq_id)
-        return self.row_len
+        return self.length(seq_id) - self._gone[seq_id]
 
     def _slots(self, seq_id: SeqId, positions: range) -> Iterable[int]:
         first = self._rows[seq_id] * self.row_len
         room = self.row_len if self._lengths[seq_id] else self.budget
         for at in positions:
-            slot = at - self._given_up[seq_id]
+            slot = at - self._gone[seq_id]
             yield first + slot if slot < room else NO_SLOT
-
-    def _take(self, seq_id: SeqId) -> None:
-        super()._take(seq_id)
-        self._given_up[seq_id] = 0
-
-    def _share(self, parent: SeqId, child: SeqId) -> list[BlockCopy]:
-        copies = super()._share(parent, child)
-        self._given_up[child] = self._given_up[parent]
-        return copies
-
-    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> None:
-        super()._exchange(sources)
-        self._given_up.update({s: self._given_up[source] for s, source in sources.items()})
 
     def _copies(self, seq_id: SeqId, src: int, dst: int) -> list[BlockCopy]:
         filled = self.num_held(seq_id)
@@ -100,27 +76,23 @@ class BudgetLedger(ContiguousLedger):
 
     def _settle(self, seq_id: SeqId) -> None:
         too_many = self.num_held(seq_id) - self.budget
-        self._given_up[seq_id] += max(0, too_many)
+        self._gone[seq_id] += max(0, too_many)
 
     def _cut(self, seq_id: SeqId, num_tokens: int) -> None:
         """What was given up, and for whom, cannot be undone."""
-        gone, length = self._given_up[seq_id], self._lengths[seq_id]
+        gone, length = self._gone[seq_id], self._lengths[seq_id]
         if gone and 0 < num_tokens < length:
             raise ValueError(
                 f"{gone} of {length} tokens were given up, in each head others, so it cannot go"
                 f" back to {num_tokens}, only to 0"
             )
         if num_tokens == 0:
-            self._given_up[seq_id] = 0
-
-    def _give_back(self, seq_id: SeqId) -> None:
-        super()._give_back(seq_id)
-        del self._given_up[seq_id]
+            self._gone[seq_id] = 0
 
     def _check_lengths(self) -> None:
-        assert self._given_up.keys() == self._lengths.keys(), "a length without what is gone"
+        super()._check_lengths()
         for seq_id in self._lengths:
-            gone, held = self._given_up[seq_id], self.num_held(seq_id)
+            gone, held = self._gone[seq_id], self.num_held(seq_id)
             assert gone >= 0 and 0 <= held <= self.row_len, f"{held} tokens of {seq_id!r} in a row"
             assert gone == 0 or held >= self.budget, "more was given up than had to go"
 

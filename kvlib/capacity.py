@@ -13,10 +13,11 @@ from textwrap import fill
 from typing import Any
 
 from kvlib.catalog import GPU, ModelShape, gpu, gpus, model, models
-from kvlib.fleet import plan_range, users, why_not_timed
+from kvlib.fleet import users, why_not_timed
 from kvlib.memory_plan import CapacityPlan, DoesNotFit, plan_capacity
 from kvlib.overheads import GIB
-from kvlib.scheduler import StepLimits
+from kvlib.plan_interval import plan_range
+from kvlib.scheduled_step import StepLimits
 from kvlib.serving_run import Target
 
 __all__ = ["main", "table"]

@@ -5,13 +5,13 @@ A reader writes a file with `build(model, num_blocks) -> engine`, and
     python -m kvlib.capstone my_engine.py
 
 answers how many requests a second kept the target, beside four engines to beat. This half holds the
-rules: the requests, the target, the sheet of a run, and what a file may not ask for. The half with
-tensors, `kvlib.tensors.capstone`, has the model, the engines and the judge.
+rules: the requests, the target and the sheet of a run; what a file may not ask for is in
+`kvlib.capstone_fair`. The half with tensors, `kvlib.tensors.capstone`, has the model, the engines
+and the judge.
 """
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -155,48 +155,16 @@ def leaderboard(scores: Sequence[Score]) -> str:
     return "\n".join(lines)
 
 
-# What no engine needs. It keeps honest people honest: it is no wall against an attacker.
-_FORBIDDEN = frozenset(("gc", "inspect", "ctypes", "importlib", "builtins", "time", "sys"))
-_INSIDE = ("capstone", "Llama", "load_model")
-
-
-def require_fair(source: str, name: str = "<engine>") -> None:
-    """Refuses a file that reaches for the judge, for the answers or for a clock of its own.
-
-    Args:
-        source: the file's text.
-        name: of the file, for the message of a `SyntaxError`.
-
-    Raises:
-        Refused: it imports what no engine needs, or makes a model. The message names it.
-        SyntaxError: it is no Python.
-    """
-    for node in ast.walk(ast.parse(source, name)):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or "", *(alias.name for alias in node.names)]
-        elif isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval"):
-            raise Refused(f"an engine should not call {node.id}, yours does")
-        elif isinstance(node, ast.Attribute) and node.attr.startswith(_INSIDE):
-            raise Refused(f"an engine should not look at {node.attr!r}, yours does")
-        for each in names:
-            parts = each.split(".")
-            if found := [p for p in parts if p in _FORBIDDEN or p.startswith(_INSIDE)]:
-                raise Refused(f"an engine should not import {found[0]!r}, yours imports {each!r}")
-
-
 def main(arguments: Sequence[str]) -> int:
     """Grades the file that is named, or the four references alone; returns the exit status."""
-    judge = import_module("kvlib.tensors.capstone")
+    judge, graders = map(import_module, ("kvlib.tensors.capstone", "kvlib.tensors.capstone_file"))
     if len(arguments) > 1 or (arguments and not Path(arguments[0]).is_file()):
         print("python -m kvlib.capstone [my_engine.py]: one file with build(model, num_blocks)")
         return 2
     mine = []
     if arguments:
         try:
-            mine = [judge.grade_apart(Path(arguments[0]))]
+            mine = [graders.grade_apart(Path(arguments[0]))]
         except Refused as error:
             print(f"refused: {error}")
             return 1

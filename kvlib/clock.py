@@ -11,7 +11,7 @@ from typing import Protocol
 
 from kvlib.catalog import GPU, ModelShape
 from kvlib.roofline import StepCost, attention_flops, step_seconds
-from kvlib.scheduler import Step
+from kvlib.scheduled_step import Step
 
 
 class Clock(Protocol):

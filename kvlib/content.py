@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Protocol
 
-from kvlib.request import Request
 from kvlib.sizes import whole_number
 
 NO_EXTRAS: Mapping[str, str] = MappingProxyType({})
@@ -80,7 +79,7 @@ class TokenContent:
     ) -> None:
         whole_number("block_size", block_size)
         self.block_size = block_size
-        self.namespace = _namespace(extras)
+        self.namespace = namespace_of(extras)
         self._tokens = array("q")
         self.append(token_ids)
         self._keys = [_root(self.namespace)]  # of everything before block i
@@ -138,7 +137,12 @@ class TokenContent:
             raise IndexError(f"whole blocks are 0 to {self.num_blocks - 1}, asked for {i}")
 
 
-def _namespace(extras: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def namespace_of(extras: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Returns the extras in a fixed order: sequences with other ones share nothing.
+
+    Raises:
+        TypeError: a label or a value is not a text.
+    """
     texts = [text for pair in extras.items() for text in pair]
     if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
         raise TypeError(f"extras are texts, label and value; got {', '.join(sorted(others))}")
@@ -150,93 +154,3 @@ def _root(namespace: Iterable[tuple[str, str]]) -> bytes:
     known = b"".join(len(text).to_bytes(8, "little") + text for text in texts)
     # Every link's input is a multiple of 8 bytes long; no root's input is.
     return sha256(known + bytes(1 + -len(known) % 8)).digest()
-
-
-class TraceContent:
-    """The content of a prompt of a trace that names blocks and not tokens.
-
-    An id of such a trace names a block and all before it: equal ids, equal tokens from the start.
-    A block of the trace may be cut into smaller ones. The last block of the trace may be partly
-    filled; only whole blocks of the prompt count.
-
-    Args:
-        block_ids: one for each block of the trace, the last perhaps partly filled.
-        block_size: tokens per block; it divides `trace_block_tokens`.
-        prompt_tokens: of the whole prompt.
-        trace_block_tokens: tokens per block of the trace.
-        extras: as those of `TokenContent`.
-
-    Raises:
-        TypeError, ValueError: a number is not a whole number of at least 1, the block size does not
-            divide the trace's, there are not as many ids as the prompt has blocks, or an extra is
-            not a text.
-
-    Example:
-        Two ids for 700 tokens; the second stands for 188 of them, less than a block of 256.
-
-        >>> content = TraceContent([7, 8], block_size=256, prompt_tokens=700)
-        >>> [content.key(i) for i in range(content.num_blocks)]
-        [(7, 0), (7, 1)]
-    """
-
-    def __init__(
-        self,
-        block_ids: Sequence[int],
-        block_size: int,
-        prompt_tokens: int,
-        trace_block_tokens: int = 512,
-        extras: Mapping[str, str] = NO_EXTRAS,
-    ) -> None:
-        whole_number("block_size", block_size)
-        whole_number("prompt_tokens", prompt_tokens)
-        whole_number("trace_block_tokens", trace_block_tokens)
-        self._parts, rest = divmod(trace_block_tokens, block_size)
-        if rest:
-            raise ValueError(
-                f"blocks of {block_size} do not divide the trace's {trace_block_tokens} tokens"
-            )
-        if len(block_ids) != -(-prompt_tokens // trace_block_tokens):
-            raise ValueError(f"{len(block_ids)} block ids for a prompt of {prompt_tokens} tokens")
-        self.block_size = block_size
-        self.num_blocks = prompt_tokens // block_size
-        self.namespace = _namespace(extras)
-        self._ids = block_ids
-
-    def key(self, i: int) -> Hashable:
-        """Returns the trace's id and the place within its block, and the extras if there are any.
-
-        Raises:
-            IndexError: the block is not known, or not whole.
-        """
-        if not 0 <= i < self.num_blocks:
-            raise IndexError(f"whole blocks are 0 to {self.num_blocks - 1}, asked for {i}")
-        place = (self._ids[i // self._parts], i % self._parts)
-        return (self.namespace, place) if self.namespace else place
-
-    def block(self, i: int) -> Hashable:
-        """Returns the key: a trace does not tell a block from what stands before it."""
-        return self.key(i)
-
-
-def content_of(
-    request: Request, block_size: int, extras: Mapping[str, str] = NO_EXTRAS
-) -> Content | None:
-    """Returns what is known of a request's tokens: of prompt and output, or of the prompt's blocks.
-
-    Args:
-        request: with token ids, or with the block ids of a trace, or with neither.
-        block_size: tokens per block.
-        extras: as those of `TokenContent`.
-
-    Returns:
-        Its content; None where nothing is known, so that nothing can be shared.
-
-    Raises:
-        TypeError, ValueError: as `TokenContent` and `TraceContent`.
-    """
-    if request.token_ids:
-        return TokenContent(request.token_ids, block_size, extras)
-    if request.block_ids:
-        tokens = request.prompt_tokens
-        return TraceContent(request.block_ids, block_size, tokens, extras=extras)
-    return None

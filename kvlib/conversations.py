@@ -97,6 +97,27 @@ def conversations(
         raise ValueError(f"branch_share must be within [0, 1], got {branch_share!r}")
     author = _Author(Random(f"conversations/{seed}"), vocab_size, user_tokens, output_tokens)
     systems = [author.text(system_tokens) for _ in range(num_system_prompts)]
+    turns = _tree(author, systems, num_conversations, num_turns, branch_share)
+    turns.sort(key=lambda each: each[:3])
+    return Workload(
+        name=f"conversations (seed={seed})",
+        description=(
+            f"made up, not a trace: {num_conversations} conversations of {num_turns} turns over "
+            f"{num_system_prompts} system prompts, random token ids (seed {seed})"
+        ),
+        source="",
+        requests=tuple(_request(i, each, turns[0].arrival_ms) for i, each in enumerate(turns)),
+    )
+
+
+def _tree(
+    author: _Author,
+    systems: list[tuple[int, ...]],
+    num_conversations: int,
+    num_turns: int,
+    branch_share: float,
+) -> list[_Turn]:
+    """Every turn of every conversation, one conversation after another."""
     turns: list[_Turn] = []
     for conversation_id in range(num_conversations):
         continued = [each for each in turns if each.turn < num_turns - 1]
@@ -108,16 +129,7 @@ def conversations(
         while last.turn < num_turns - 1:
             last = author.turn_after(last, conversation_id)
             turns.append(last)
-    turns.sort(key=lambda each: each[:3])
-    return Workload(
-        name=f"conversations (seed={seed})",
-        description=(
-            f"made up, not a trace: {num_conversations} conversations of {num_turns} turns over "
-            f"{num_system_prompts} system prompts, random token ids (seed {seed})"
-        ),
-        source="",
-        requests=tuple(_request(i, each, turns[0].arrival_ms) for i, each in enumerate(turns)),
-    )
+    return turns
 
 
 def _request(request_id: int, turn: _Turn, first_ms: int) -> Request:

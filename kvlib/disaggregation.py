@@ -17,12 +17,14 @@ from kvlib.blocks import BlockPool
 from kvlib.clock import Clock
 from kvlib.content import Content
 from kvlib.disaggregated_run import DisaggregatedRun
-from kvlib.handover import HandoverLine, Link, ReceivingMemory, SendingMemory
+from kvlib.handover import Link, ReceivingMemory, SendingMemory
+from kvlib.handover_line import HandoverLine
 from kvlib.prefix import PrefixIndex
 from kvlib.pulling import Instance
 from kvlib.request import Request
 from kvlib.router import LeastLoaded, Router
-from kvlib.scheduler import Scheduler, Step
+from kvlib.scheduled_step import Step
+from kvlib.scheduler import Scheduler
 from kvlib.serving_run import Target
 from kvlib.sizes import whole_number
 from kvlib.two_pools import TwoPools
@@ -114,7 +116,7 @@ def serve_disaggregated(
             raise ValueError(f"instance {which} of {len(prefill)} is lost at {at} s")
     clocks = clock, decode_clock or clock
     for pool, of_pool in zip((prefill, decode), clocks, strict=True):
-        if any(each.swap for each in pool):
+        if any(each.running.swap for each in pool):
             of_pool.seconds(Step(num_swapped=1))  # a clock that cannot say so now will not later
     pools = TwoPools(
         [Instance(each, clocks[0], content, "prefill") for each in prefill],

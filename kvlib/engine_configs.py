@@ -20,14 +20,17 @@ from kvlib.admission import (
 from kvlib.blocks import BlockPool
 from kvlib.buddy import BuddyArena
 from kvlib.contiguous_memory import ContiguousMemory
-from kvlib.kv_memory import KVMemory, Memory
+from kvlib.hash_index import HashIndex
+from kvlib.kv_memory import KVMemory
+from kvlib.memory import Memory
 from kvlib.preemption import Victim, fewest_outputs, lowest_priority, newest
-from kvlib.prefix import HashIndex, PrefixIndex
+from kvlib.prefix import PrefixIndex
 from kvlib.priority import PriorityPolicy, Retain
 from kvlib.radix import RadixTree
 from kvlib.reservation import ReserveMaximum, ReserveOracle, ReservePowerOfTwo
 from kvlib.retention import DropAll, RankedLRU, RankedPolicy
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.sizes import KVShape, whole_number
 from kvlib.slot_memory import SlotMemory
 

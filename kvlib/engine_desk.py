@@ -10,7 +10,8 @@ from functools import wraps
 
 from kvlib.block_table import num_blocks_for
 from kvlib.content import NO_EXTRAS, TokenContent
-from kvlib.engine_request import EngineFull, EngineRequest
+from kvlib.engine_refusals import EngineFull
+from kvlib.engine_request import EngineRequest
 from kvlib.plan import SequenceTooLong
 from kvlib.preemption import SwapSpace
 from kvlib.scheduled_memory import EngineMemory, Move

@@ -12,33 +12,16 @@ names the threads and files they were read in.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import datetime
-from math import isfinite
 from typing import Any, NamedTuple
 
+from kvlib.log_values import FIELDS
+
 LONGEST = 4096  # characters of a line that are looked at; known lines have a few hundred
-_UNITS = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20}
 
 
 class LogError(ValueError):
     """A line that begins like a known one and cannot be read."""
-
-
-class Size(NamedTuple):
-    """An amount of memory as it was printed; engines do not agree on what GB means."""
-
-    value: float
-    unit: str
-
-    def nbytes(self, meant: str | None = None) -> int:
-        """Returns the bytes, rounded; `meant` is the unit that is meant where another is printed.
-
-        Example:
-            >>> Size(8.0, "GB").nbytes(), Size(8.0, "GB").nbytes("GiB")
-            (8000000000, 8589934592)
-        """
-        return round(self.value * _UNITS[meant or self.unit])
 
 
 class Entry(NamedTuple):
@@ -50,7 +33,8 @@ class Entry(NamedTuple):
             used), "prefill" (what a step of prompts found), "hits" or "preempted".
         stamp: date and time as printed, "" if there are none. vLLM prints no year.
         who: the engine or rank that speaks, "" if the line does not say.
-        facts: values by name; shares lie in [0, 1], speeds are tokens a second, sizes are a `Size`.
+        facts: values by name; shares lie in [0, 1], speeds are tokens a second, sizes are a
+            `kvlib.log_values.Size`.
         unread: names of further values on the line, kept so that a new version loses nothing.
     """
 
@@ -73,97 +57,6 @@ class Entry(NamedTuple):
         except ValueError as error:
             raise LogError(f"{self.stamp!r} is no time") from error
         return (when - datetime(2000, 1, 1)).total_seconds()
-
-
-def _number(text: str) -> float:
-    value = float(text.replace(",", ""))
-    if not (isfinite(value) and value >= 0):
-        raise ValueError(f"{text!r} is not a number of at least 0")
-    return value
-
-
-def _count(text: str) -> int:
-    value = _number(text.removesuffix("reqs").removesuffix("tokens").strip())
-    if value != int(value):
-        raise ValueError(f"{text!r} is no whole number")
-    return int(value)
-
-
-def _share(text: str) -> float:
-    value = round(_number(text.removesuffix("%")) / (100 if text.endswith("%") else 1), 6)
-    if value > 1:
-        raise ValueError(f"{text!r} is more than the whole")
-    return value
-
-
-def _speed(text: str) -> float:
-    return _number(text.removesuffix("tokens/s").strip())
-
-
-def _size(text: str) -> Size:
-    value, unit = text.split()
-    if unit not in _UNITS:
-        raise ValueError(f"{unit!r} is none of the units {list(_UNITS)}")
-    return Size(_number(value), unit)
-
-
-def _ratio(text: str) -> tuple[float, float]:
-    before, after = text.split(" -> ")
-    return _number(before), _number(after)
-
-
-Reader = Callable[[str], Any]
-
-# What a value is called on a line, what it is called here, and how it is read.
-_FIELDS: dict[str, tuple[str, Reader]] = {
-    "# gpu blocks": ("blocks", _count),
-    "# cuda blocks": ("blocks", _count),
-    "# cpu blocks": ("host_blocks", _count),
-    "gpu kv cache size": ("tokens", _count),
-    "available kv cache memory": ("memory", _size),
-    "concurrency": ("concurrency", lambda text: _number(text.removesuffix("x"))),
-    "max_len": ("max_len", _count),
-    "avg prompt throughput": ("prompt_tokens_s", _speed),
-    "avg generation throughput": ("output_tokens_s", _speed),
-    "running": ("running", _count),
-    "waiting": ("waiting", _count),
-    "pending": ("waiting", _count),
-    "deferred": ("deferred", _count),
-    "preemptions": ("preempted", _count),
-    "swapped": ("swapped", _count),
-    "gpu kv cache usage": ("used_share", _share),
-    "cpu kv cache usage": ("host_share", _share),
-    "prefix cache hit rate": ("hit_rate", _share),
-    "external prefix cache hit rate": ("external_hit_rate", _share),
-    "gpu": ("hit_rate", _share),
-    "cpu": ("host_hit_rate", _share),
-    "took": ("memory", _size),
-    "mem usage": ("memory", _size),
-    "request": ("request", str),
-    "mode": ("mode", str),
-    "total": ("total", _count),
-    "#running-req": ("running", _count),
-    "#queue-req": ("waiting", _count),
-    "#token": ("used_tokens", _count),
-    "#full token": ("used_tokens", _count),
-    "token usage": ("used_share", _share),
-    "full token usage": ("used_share", _share),
-    "gen throughput (token/s)": ("output_tokens_s", _speed),
-    "input throughput (token/s)": ("prompt_tokens_s", _speed),
-    "#new-seq": ("new_requests", _count),
-    "#new-token": ("new_tokens", _count),
-    "#cached-token": ("cached_tokens", _count),
-    "cache hit rate": ("hit_rate", _share),
-    "#tokens": ("tokens", _count),
-    "k size": ("keys", _size),
-    "v size": ("values", _size),
-    "kv size": ("memory", _size),
-    "max_total_num_tokens": ("tokens", _count),
-    "max_running_requests": ("max_running", _count),
-    "context_len": ("max_len", _count),
-    "#retracted_reqs": ("count", _count),
-    "#new_token_ratio": ("ratio", _ratio),
-}
 
 
 class _Format(NamedTuple):
@@ -275,7 +168,7 @@ def _read(known: _Format, head: re.Match[str], message: str, stamp: str, who: st
         values = _pairs(message[head.end() :])
     facts, unread = {}, []
     for name, text in _one_device(values).items():
-        fact, reader = _FIELDS.get(name, ("", str))
+        fact, reader = FIELDS.get(name, ("", str))
         if not fact:
             unread.append(name)
             continue
@@ -312,7 +205,7 @@ def _pairs(body: str) -> dict[str, str]:
         before, mark, value = part.partition(": ")
         if not mark:
             before, mark, value = part.partition("=")
-        if not mark and name and name not in _FIELDS:  # a value that is a list itself
+        if not mark and name and name not in FIELDS:  # a value that is a list itself
             found[name] += f", {part.strip()}"
             continue
         name = before.strip().lower()

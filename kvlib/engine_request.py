@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from math import inf
 from typing import Any, Protocol
 
+from kvlib.engine_refusals import require_token
 from kvlib.request import Request
 from kvlib.request_cost import Cost
 from kvlib.served import ServedRequest
-from kvlib.sizes import whole_number
-
-
-class EngineFull(RuntimeError):
-    """Too many requests wait already; the same request may be taken once some have begun."""
 
 
 class Steps(Protocol):
@@ -25,57 +22,6 @@ class Steps(Protocol):
 
     def end(self, request: EngineRequest, reason: str) -> object:
         """Ends a request and frees all it holds."""
-
-
-def require_request(
-    prompt: Sequence[int],
-    max_new_tokens: int,
-    num_samples: int,
-    deadline_s: float | None,
-    vocab_size: int,
-) -> None:
-    """Refuses a request that makes no sense, whatever the engine.
-
-    Raises:
-        TypeError, ValueError: no prompt, a token that is no whole number or outside the vocabulary,
-            no new token or sample to make, or a deadline that has passed.
-    """
-    whole_number("max_new_tokens", max_new_tokens)
-    whole_number("num_samples", num_samples)
-    if not prompt:
-        raise ValueError("a request needs a prompt of at least 1 token, got 0")
-    for i, token in enumerate(prompt):
-        require_token(token, vocab_size, f"token {i} of the prompt")
-    if deadline_s is not None and not deadline_s > 0:
-        raise ValueError(f"deadline_s must be above 0, got {deadline_s!r}")
-
-
-def require_owner(tenant: str, priority: int, stop_tokens: Iterable[int]) -> frozenset[int]:
-    """Refuses a tenant, a priority or stop tokens of another kind; returns the stop tokens.
-
-    Raises:
-        TypeError: a tenant that is no text, a priority or a stop token that is no whole number.
-        ValueError: a stop token below 0.
-    """
-    if not isinstance(tenant, str):
-        raise TypeError(f"a tenant must be a text, got {tenant!r}")
-    whole_number("priority", priority, least=-inf)
-    tokens = [*stop_tokens]
-    for token in tokens:
-        whole_number("a stop token", token, least=0)
-    return frozenset(tokens)
-
-
-def require_token(token: int, vocab_size: int, name: str = "a token") -> None:
-    """Refuses a token that the model does not know; the error does not say it, it may be a word.
-
-    Raises:
-        TypeError, ValueError: it is no whole number, or outside the vocabulary.
-    """
-    if not isinstance(token, int) or isinstance(token, bool):
-        raise TypeError(f"{name} must be a whole number, got a {type(token).__name__}")
-    if not 0 <= token < vocab_size:
-        raise ValueError(f"{name} is outside the vocabulary [0, {vocab_size})")
 
 
 class EngineRequest:
@@ -216,19 +162,19 @@ class EngineRequest:
         self._swapped += num_tokens
 
     def __iter__(self) -> Iterator[int]:
-        given = 0
-        try:
-            while given < len(self.tokens) or not self.done:
-                if given < len(self.tokens):
-                    given += 1
-                    yield self.tokens[given - 1]
-                else:
-                    self._engine.step()
-        finally:
-            self.cancel()
-        self._raise()
+        with closing(self._tokens_and_steps()) as each:
+            yield from (token for token in each if token is not None)
 
     async def __aiter__(self) -> AsyncIterator[int]:
+        with closing(self._tokens_and_steps()) as each:
+            for token in each:
+                if token is None:
+                    await asyncio.sleep(0)
+                else:
+                    yield token
+
+    def _tokens_and_steps(self) -> Generator[int | None, None, None]:
+        """Gives each token, and None for a step that the engine has run meanwhile."""
         given = 0
         try:
             while given < len(self.tokens) or not self.done:
@@ -237,11 +183,8 @@ class EngineRequest:
                     yield self.tokens[given - 1]
                 else:
                     self._engine.step()
-                    await asyncio.sleep(0)
+                    yield None
         finally:
             self.cancel()
-        self._raise()
-
-    def _raise(self) -> None:
         if self.error is not None:
             raise self.error

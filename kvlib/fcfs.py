@@ -13,8 +13,8 @@ from heapq import heappop, heappush
 from kvlib.allocator import Allocator, Piece
 from kvlib.paged_memory import PagedMemory, PagedPiece
 from kvlib.plan import OutOfBlocks
+from kvlib.waste import PARTS
 
-PARTS = ("used", "reservation", "internal_fragmentation", "external_fragmentation", "free")
 COUNTS = (
     "finished",
     "unfinished",

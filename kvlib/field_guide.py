@@ -1,4 +1,4 @@
-"""From what you see to what to try, and the bounds that decide most claims of speed.
+"""From what you see to what to try.
 
 Two questions about each symptom lead to a technique, its page and the number that says whether it
 worked. They are answered from a log, a shape or a trace.
@@ -6,8 +6,6 @@ worked. They are answered from a log, a shape or a trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import inf
 from typing import NamedTuple
 
 
@@ -17,6 +15,26 @@ class Leaf(NamedTuple):
     technique: str
     page: str
     look_at: str
+
+
+# What the pages are called, for a picture, which cannot link to them.
+TITLES = {
+    "03_paged/capacity": "Capacity: the paper's figures, and other traffic",
+    "04_engines/admission": "Who may begin, and who gives back?",
+    "04_engines/continuous_batching": "Who runs in the next step",
+    "04_engines/disaggregation": "Should the card that reads also write?",
+    "04_engines/lossy_eviction": "What may a text forget while it is being read?",
+    "04_engines/reading_less": "Keep everything, read little: the structures compared",
+    "04_engines/routing": "Where the prefix is, or where there is time?",
+    "04_engines/sharded_cache": "Which process holds which part of a sequence?",
+    "04_engines/smaller_by_precision": "How few bits does a key need?",
+    "04_engines/tiers": "Read it back, or compute it again?",
+    "05_practice/bottleneck": "Which line of the profile do you work on?",
+    "05_practice/load_tests": "How much load can it take?",
+    "05_practice/memory_budget": "What is left for the cache?",
+    "05_practice/prompts": "In what order should a prompt be written?",
+    "05_practice/tuning": "Which knob matters, and will it matter tomorrow?",
+}
 
 
 class Fork(NamedTuple):
@@ -64,7 +82,7 @@ TREES = {
         "Is 90 % used while some wait?",
         Fork(
             "Is much of it promised and empty?",
-            Leaf("blocks on demand", "03_paged/paged_attention", "share of slots used"),
+            Leaf("blocks on demand", "03_paged/capacity", "share of slots used"),
             Leaf(
                 "fewer bits, or a card: plan both",
                 "05_practice/memory_budget",
@@ -138,72 +156,3 @@ def leaf(symptom: str, first: bool, second: bool) -> Leaf:
     tree = TREES[symptom]
     fork = tree.yes if first else tree.no
     return fork.yes if second else fork.no
-
-
-def whole_gain(parts: Mapping[str, float], faster: Mapping[str, float]) -> float:
-    """Returns how many times as fast a whole is when some of its parts are.
-
-    Args:
-        parts: seconds, bytes or any other cost of each part, on one scale.
-        faster: how many times as fast a part becomes; `math.inf` for a part that is gone, and a
-            part that is not named stays.
-
-    Raises:
-        KeyError: a part is made faster that is not there.
-        ValueError: a cost is negative or all are 0, or a factor is not above 0.
-
-    This is Amdahl's law.
-
-    Example:
-        A quarter of a step made endlessly fast:
-
-        >>> round(whole_gain({"weights": 3.0, "cache": 1.0}, {"cache": inf}), 3)
-        1.333
-    """
-    if unknown := set(faster) - set(parts):
-        raise KeyError(f"{sorted(unknown)} are not among the parts {sorted(parts)}")
-    before = sum(parts.values())
-    if min(parts.values(), default=0.0) < 0 or before <= 0:
-        raise ValueError(f"parts cost at least 0, and one of them more, got {dict(parts)}")
-    if any(not factor > 0 for factor in faster.values()):
-        raise ValueError(f"a factor is above 0, got {dict(faster)}")
-    after = sum(cost / faster.get(name, 1.0) for name, cost in parts.items())
-    return before / after if after else inf
-
-
-def least_share(gain: float) -> float:
-    """Returns the least share of a whole that a part must have, for the whole to gain so much.
-
-    However fast the part becomes, what is left takes `1 / gain` of the time at least.
-
-    Raises:
-        ValueError: the gain is below 1.
-
-    Example:
-        >>> round(least_share(4.0), 2)
-        0.75
-    """
-    if not gain >= 1:
-        raise ValueError(f"a gain is at least 1, got {gain!r}")
-    return 1 - 1 / gain
-
-
-def highest_rate(curve: Iterable[tuple[float, float]], most: float) -> float | None:
-    """Returns the highest rate at which, and below which, a latency is kept; None for none.
-
-    Args:
-        curve: pairs of rate and latency, in any order.
-        most: the latency that is to be kept.
-
-    Example:
-        At a rate of 3 the latency is kept again, by chance: it was not at 2.
-
-        >>> highest_rate([(1, 0.2), (2, 0.9), (3, 0.4)], most=0.5)
-        1
-    """
-    kept = None
-    for rate, latency in sorted(curve):
-        if latency > most:
-            break
-        kept = rate
-    return kept

@@ -1,23 +1,24 @@
-"""How many sequences fit and how many users are served in time: each with an interval.
+"""How many users are served in time: with an interval.
 
-Memory three times (`plan_range`), because what an engine takes beside the cache is known only
-within bounds; then time, by serving a seeded workload in that memory against a roofline clock.
+By serving a seeded workload, in memory that is known within bounds (`kvlib.plan_interval`), against
+a roofline clock that is slowed by as much as is assumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil, fsum, inf, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvlib.catalog import GPU, ModelShape
 from kvlib.clock import RooflineClock
 from kvlib.kv_memory import KVMemory
-from kvlib.memory_plan import CapacityPlan, DoesNotFit, plan_capacity
-from kvlib.overheads import GIB, GRAPHS, LOGIT_COPIES, RUNTIME, Assumed, activation_bytes, widths
-from kvlib.request import Request
-from kvlib.scheduler import Scheduler, Step, StepLimits
+from kvlib.memory_plan import CapacityPlan
+from kvlib.overheads import Assumed
+from kvlib.plan_interval import Interval
+from kvlib.scheduled_step import Step, StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serving import serve
 from kvlib.serving_run import Target
 from kvlib.workloads import sample
@@ -33,114 +34,6 @@ EFFICIENCY = Assumed(
 # A sample lasts so many times as long as a request that only just keeps its target.
 SPANS = 4
 LONGEST_SAMPLE = 20_000
-
-
-class Interval(NamedTuple):
-    """A number that is known within bounds; who returns one says what its ends cover."""
-
-    low: float
-    likely: float
-    high: float
-
-
-def plan_range(model: ModelShape, gpu: GPU, **arguments: Any) -> dict[str, CapacityPlan | None]:
-    """Returns three plans: with all that is assumed at its worst, its likeliest and its best.
-
-    Args:
-        model: as `plan_capacity`.
-        gpu: likewise.
-        arguments: the others of `plan_capacity`; an overhead that is given is no longer assumed.
-
-    Returns:
-        "low", "likely" and "high", by the size of the cache; None where nothing fits. Between low
-        and high lies what the logs named in `kvlib.overheads` show, not all that there can be.
-
-    Raises:
-        TypeError, ValueError: as `plan_capacity`, but for what does not fit.
-
-    Example:
-        >>> from kvlib.catalog import gpu, model
-        >>> plans = plan_range(model("Llama-3-8B"), gpu("H100 SXM5"))
-        >>> [plan.num_tokens // 1000 for plan in plans.values()]
-        [410, 460, 464]
-    """
-    mlp_width, vocab_size = widths(model)
-    largest = {
-        name: arguments.get(name, default)
-        for name, default in (("max_batched_tokens", 8192), ("max_num_seqs", 256), ("num_gpus", 1))
-    }
-    plans: dict[str, CapacityPlan | None] = {}
-    for name, field in (("low", "high"), ("likely", "likely"), ("high", "low")):
-        assumed = {
-            "graphs": int(getattr(GRAPHS, field) * GIB),
-            "runtime": int(getattr(RUNTIME, field) * GIB),
-            "activations": activation_bytes(
-                model.hidden_size,
-                mlp_width,
-                vocab_size,
-                logit_copies=getattr(LOGIT_COPIES, field),
-                **largest,
-            ),
-        }
-        try:
-            plans[name] = plan_capacity(model, gpu, **assumed | arguments)
-        except DoesNotFit:
-            plans[name] = None
-    return plans
-
-
-def at_once(plan: CapacityPlan, requests: Sequence[Request], z: float = 1.645) -> Interval:
-    """Returns how many requests of a workload the memory holds at the same time, by arithmetic.
-
-    A request that runs holds its prompt and, on average over its time, half its answer; one with a
-    long answer is met more often. `N` of them hold `N * mean` tokens, give or take `z` deviations
-    of a sum. The interval covers the chance of the lengths, and nothing of what the plan assumes.
-    Its low end counts whole answers: with `z` = 1.645, so many requests fit to their end in 19 of
-    20 draws. Its high end is met in 1 of 20, by requests that happen to be short.
-
-    Args:
-        plan: whose layers all keep every token.
-        requests: their lengths; prompt and answer.
-        z: deviations on either side.
-
-    Raises:
-        ValueError: no request, or layers that keep a window only.
-
-    Example:
-        >>> from kvlib.catalog import gpu, model
-        >>> plan = plan_capacity(model("Llama-3-8B"), gpu("A10"), max_batched_tokens=2048)
-        >>> [round(n) for n in at_once(plan, sample("azure-conv", 1000, 0).requests)]
-        [17, 25, 33]
-    """
-    if not requests:
-        raise ValueError("a workload has at least one request")
-    if plan.kv.num_local_layers:
-        raise ValueError(
-            f"{plan.kv.num_local_layers} of {plan.kv.num_layers} layers keep a window only: a "
-            f"request's tokens take no fixed number of bytes, see CapacityPlan.concurrency"
-        )
-    slack = (plan.block_size - 1) / 2
-    weights = [request.output_tokens for request in requests]
-    whole = [each.prompt_tokens + each.output_tokens + slack for each in requests]
-    held = [each.prompt_tokens + each.output_tokens / 2 + slack for each in requests]
-    return Interval(
-        _how_many(plan.num_tokens, *_moments(whole, weights), z),
-        _how_many(plan.num_tokens, *_moments(held, weights), 0),
-        _how_many(plan.num_tokens, *_moments(held, weights), -z),
-    )
-
-
-def _moments(values: Sequence[float], weights: Sequence[float]) -> tuple[float, float]:
-    total = fsum(weights)
-    mean = fsum(v * w for v, w in zip(values, weights, strict=True)) / total
-    squares = fsum((v - mean) ** 2 * w for v, w in zip(values, weights, strict=True))
-    return mean, sqrt(squares / total)
-
-
-def _how_many(tokens: int, mean: float, deviation: float, z: float) -> float:
-    # N * mean + z * deviation * sqrt(N) = tokens, solved for sqrt(N).
-    half = z * deviation / (2 * mean)
-    return (sqrt(half * half + tokens / mean) - half) ** 2
 
 
 def why_not_timed(model: ModelShape) -> str | None:
@@ -217,23 +110,15 @@ def rate_within(
     """
     if reason := why_not_timed(model):
         raise ValueError(reason)
-    for name, value, most in (
-        ("share", share, 1),
-        ("efficiency", efficiency, 1),
-        ("guess", guess, 1e6),
-    ):
+    most_of = {"share": (share, 1), "efficiency": (efficiency, 1), "guess": (guess, 1e6)}
+    for name, (value, most) in most_of.items():
         if not 0 < value <= most:
             raise ValueError(f"{name} must be above 0 and at most {most:g}, got {value}")
     drawn = sample(workload, 1000, seed).requests
     answer = fsum(request.output_tokens for request in drawn) / len(drawn)
     span_s = target.ttft_s + target.tpot_s * answer
-    speed = replace(
-        gpu,
-        memory_bandwidth_gb_s=gpu.memory_bandwidth_gb_s * plan.num_gpus,
-        fp16_dense_tflops=gpu.fp16_dense_tflops * plan.num_gpus,
-        bf16_dense_tflops=gpu.bf16_dense_tflops and gpu.bf16_dense_tflops * plan.num_gpus,
-    )
-    roofline = RooflineClock(speed, model, weight_dtype=weight_dtype, kv_dtype=plan.kv_dtype)
+    card = _as_one_card(gpu, plan.num_gpus)
+    roofline = RooflineClock(card, model, weight_dtype=weight_dtype, kv_dtype=plan.kv_dtype)
     clock = _Slower(roofline, efficiency)
 
     def kept(rate: float) -> bool:
@@ -244,10 +129,23 @@ def rate_within(
                 f"takes {number:,} requests to tell, {LONGEST_SAMPLE:,} at most: tighten the target"
             )
         requests = sample(workload, number, seed, rate=rate).requests
-        memory = KVMemory(plan.num_blocks, plan.block_size)
-        run = serve(requests, Scheduler(memory, limits=limits), clock, target=target)
-        return run.good >= share * number
+        scheduler = Scheduler(KVMemory(plan.num_blocks, plan.block_size), limits=limits)
+        return serve(requests, scheduler, clock, target=target).good >= share * number
 
+    return _highest(kept, guess)
+
+
+def _as_one_card(gpu: GPU, num_gpus: int) -> GPU:
+    return replace(
+        gpu,
+        memory_bandwidth_gb_s=gpu.memory_bandwidth_gb_s * num_gpus,
+        fp16_dense_tflops=gpu.fp16_dense_tflops * num_gpus,
+        bf16_dense_tflops=gpu.bf16_dense_tflops and gpu.bf16_dense_tflops * num_gpus,
+    )
+
+
+def _highest(kept: Callable[[float], bool], guess: float) -> float:
+    """Returns a rate that is kept and at most a part in 23 below one that is not."""
     low = high = guess
     while not kept(low):
         low, high = low / sqrt(2), low
@@ -280,7 +178,7 @@ def users(
     nobody knows how likely its ends are.
 
     Args:
-        plans: of `plan_range`.
+        plans: of `kvlib.plan_interval.plan_range`.
         model: as `rate_within`, whose `arguments` are passed on.
         gpu: likewise.
         target: likewise.

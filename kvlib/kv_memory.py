@@ -1,14 +1,12 @@
 """Memory that running requests hold tokens in: blocks, with shared prefixes where they begin alike.
 
-A scheduler asks three things: `start` a request with room for so many tokens, `grow` it, `stop` it.
-Which tokens those are decides what is shared; where they lie is nobody's business but this one's.
+`kvlib.memory.Memory` is what a scheduler asks of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
 
 from kvlib.block_table import num_blocks_for
 from kvlib.blocks import BlockPool
@@ -16,68 +14,6 @@ from kvlib.plan import OutOfBlocks
 from kvlib.prefix import PrefixIndex
 from kvlib.served import ServedRequest
 from kvlib.sizes import whole_number
-
-
-class Memory(Protocol):
-    """What a scheduler needs of a memory; sizes in tokens.
-
-    Attributes:
-        grows: whether a request can be given more as long as memory is free.
-    """
-
-    grows: bool
-
-    @property
-    def size(self) -> int:
-        """All there is."""
-
-    @property
-    def most(self) -> int:
-        """The most that one request could ever hold."""
-
-    @property
-    def num_free(self) -> int:
-        """Free now, what is only kept in case it is wanted again included."""
-
-    @property
-    def num_held(self) -> int:
-        """Held by running requests, each token's place counted once."""
-
-    @property
-    def num_kept(self) -> int:
-        """Of what is free, what is kept in case it is wanted again."""
-
-    def rounded(self, num_tokens: int) -> int:
-        """Returns what is really held where `num_tokens` are asked for."""
-
-    def cached_tokens(self, job: ServedRequest) -> int:
-        """Returns how many leading tokens `start` would find computed."""
-
-    def cost(self, job: ServedRequest, num_tokens: int) -> int:
-        """Returns how much of `num_free` it takes to start the request."""
-
-    def start(self, job: ServedRequest, num_tokens: int) -> None:
-        """Gives a request room for `num_tokens` tokens; sets what it holds and what is computed.
-
-        Raises:
-            OutOfBlocks: there is too little. Nothing changes.
-        """
-
-    def grow(self, job: ServedRequest, num_tokens: int) -> None:
-        """Makes room for `num_tokens` tokens in all.
-
-        Raises:
-            OutOfBlocks: there is too little. Nothing changes.
-        """
-
-    def index(self, job: ServedRequest) -> None:
-        """Notes that further tokens of the request are computed and may be shared."""
-
-    def stop(self, job: ServedRequest) -> None:
-        """Takes everything back; nothing of the request is computed any more."""
-
-    def stranded(self, num_tokens: int) -> int:
-        """Returns how much is free and yet of no use to a request for `num_tokens` tokens."""
 
 
 class KVMemory:
@@ -95,7 +31,7 @@ class KVMemory:
         A second request with the same 5 tokens finds the first block of 4, and computes the rest:
 
         >>> from kvlib.content import TokenContent
-        >>> from kvlib.prefix import HashIndex
+        >>> from kvlib.hash_index import HashIndex
         >>> from kvlib.request import Request
         >>> memory = KVMemory(num_blocks=4, block_size=4, index=HashIndex)
         >>> a, b = (ServedRequest(Request(i, None, 5, 1), i, 0.0, 6, 6,

@@ -5,67 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvlib.block_table import num_blocks_for
 from kvlib.engine_logs import LONGEST, Entry, LogError, parse
+from kvlib.load_samples import Sample, Thinned
 from kvlib.sizes import whole_number
 
-FULL = 0.9  # from here on SGLang's tuning guide calls a pool well used
-STATES = ("idle", "room for more", "memory full", "held back")
 _YEAR, _DAY = 366 * 86_400.0, 86_400.0
 _NAMED = 8  # of those who speak in a log, in an error
 MOST_NAMES, OTHERS = 256, "(others)"  # of values that have no name here
-
-
-class Sample(NamedTuple):
-    """Load at one time, or over a stretch of it when a long log was thinned.
-
-    Attributes:
-        start_s: seconds since the log's first load line.
-        end_s: of the last line in it.
-        running: requests that run, the most in the stretch.
-        waiting: requests that wait, the most in the stretch.
-        used_share: of the pool that running requests hold, the most in the stretch.
-        preempted: requests that lost their memory since the sample before.
-    """
-
-    start_s: float
-    end_s: float
-    running: int
-    waiting: int
-    used_share: float
-    preempted: int
-
-    @property
-    def state(self) -> str:
-        """What this says, one of `STATES`.
-
-        Memory is what requests wait for only where it is full or was just taken back. Where some
-        wait beside free memory, something else holds them back: a limit on requests or tokens of a
-        step, an admission rule that expects longer answers than come, or what they wait for is not
-        memory at all (keys and values on their way from elsewhere, an adapter, a grammar).
-
-        Example:
-            >>> [Sample(0, 0, 8, waiting, used, 0).state for waiting, used in ((5, 0.97), (5, 0.4))]
-            ['memory full', 'held back']
-        """
-        if self.preempted or (self.waiting and self.used_share >= FULL):
-            return "memory full"
-        if self.waiting:
-            return "held back"
-        return "room for more" if self.running else "idle"
-
-    def joined(self, later: Sample) -> Sample:
-        """Returns both stretches as one: peaks stay, preemptions add up."""
-        return Sample(
-            self.start_s,
-            later.end_s,
-            max(self.running, later.running),
-            max(self.waiting, later.waiting),
-            max(self.used_share, later.used_share),
-            self.preempted + later.preempted,
-        )
 
 
 @dataclass
@@ -175,12 +124,11 @@ class _Reader:
 
     def __init__(self, who: str | None, most: int) -> None:
         self.log = Log()
-        self._who, self._most = who, most
+        self._who, self._samples = who, Thinned(most)
         self._speaker: str | None = None
         self._others: set[str] = set()
         self._first_s = self._last_s = self._wrapped_s = 0.0
         self._since = self._told = 0
-        self._stride, self._open, self._joined = 1, None, 0
 
     def take(self, line: str) -> None:
         log = self.log
@@ -206,12 +154,9 @@ class _Reader:
         """Adds what is left of an unfinished stretch, and preemptions behind the last sample."""
         if self._others and self._speaker is None:
             raise LogError(f"nobody called {self._who!r} speaks, but {sorted(self._others)} do")
-        if self._open is not None:
-            self.log.samples.append(self._open)
-        if self._since and self.log.samples:
-            last = self.log.samples[-1]
-            self.log.samples[-1] = last._replace(preempted=last.preempted + self._since)
-        self._open, self._since = None, 0
+        samples = self.log.samples = self._samples.whole()
+        if self._since and samples:
+            samples[-1] = samples[-1]._replace(preempted=samples[-1].preempted + self._since)
 
     def _pool(self, entry: Entry) -> None:
         self.log.pool |= entry.facts
@@ -253,12 +198,13 @@ class _Reader:
         self.log.preempted += counted
         lost, self._since = self._since + counted, 0
         now = self._clock(entry)
-        self._add(Sample(now, now, facts["running"], facts["waiting"], facts["used_share"], lost))
+        shown = (facts[name] for name in ("running", "waiting", "used_share"))
+        self._samples.add(Sample(now, now, *shown, lost))
 
     def _clock(self, entry: Entry) -> float:
         seconds = entry.seconds
         if seconds is None:
-            seconds = self._last_s + 1 if self._joined or self.log.samples else 0.0
+            seconds = self._last_s + 1 if self._samples else 0.0
         else:
             seconds += self._wrapped_s
             # A step far back is a new day or a new year, unless the stamp has the year.
@@ -266,22 +212,7 @@ class _Reader:
             if entry.stamp[4:5] != "-" and seconds < self._last_s - period / 2:
                 self._wrapped_s += period
                 seconds += period
-        if not (self._joined or self.log.samples):
+        if not self._samples:
             self._first_s = seconds
         self._last_s = max(self._last_s, seconds)
         return max(0.0, self._last_s - self._first_s)
-
-    def _add(self, sample: Sample) -> None:
-        self._open = sample if self._open is None else self._open.joined(sample)
-        self._joined += 1
-        if self._joined < self._stride:
-            return
-        samples = self.log.samples
-        samples.append(self._open)
-        self._open, self._joined = None, 0
-        if len(samples) > self._most:
-            if len(samples) % 2:  # half of a wider stretch, which goes on
-                self._open, self._joined = samples.pop(), self._stride
-            pairs = zip(samples[::2], samples[1::2], strict=True)
-            self.log.samples = [earlier.joined(later) for earlier, later in pairs]
-            self._stride *= 2

@@ -183,6 +183,24 @@ def plan_capacity(
     kv = shape_on_rank(model.kv, num_gpus)
     kv_dtype = model.dtype if kv_dtype is None else kv_dtype
     total = card_bytes(gpu) if total_bytes is None else total_bytes
+    needs = _assumed(model, weight_dtype, num_gpus, max_batched_tokens, max_num_seqs)
+    given = {"weights": weight_bytes, "activations": activations}
+    given |= {"graphs": graphs, "runtime": runtime}
+    needs |= {name: value for name, value in given.items() if value is not None}
+    for name, value in (needs | {"total": total, "foreign": foreign_bytes}).items():
+        whole_number(f"bytes of {name}", value, least=0)
+    block_bytes, free = kv.bytes_per_block(block_size, kv_dtype), total - foreign_bytes
+    share = int(total * Fraction(str(utilization)))
+    num_blocks = _blocks(needs, block_bytes, share=share, free=free, outside=outside)
+    amounts = (needs[name] for name in ("weights", "activations", "graphs", "runtime"))
+    card = (total, foreign_bytes)
+    return CapacityPlan(kv, kv_dtype, block_size, num_gpus, *card, *amounts, num_blocks)
+
+
+def _assumed(
+    model: ModelShape, weight_dtype: str, num_gpus: int, max_batched_tokens: int, max_num_seqs: int
+) -> dict[str, int]:
+    """Returns the bytes of what an engine takes beside the cache, as far as nobody tells them."""
     mlp_width, vocab_size = widths(model)
     peak = activation_bytes(
         model.hidden_size,
@@ -192,28 +210,12 @@ def plan_capacity(
         max_num_seqs=max_num_seqs,
         num_gpus=num_gpus,
     )
-    needs = {
+    return {
         "weights": -(-model.weight_bytes(weight_dtype) // num_gpus),
         "activations": peak,
         "graphs": int(GRAPHS.likely * GIB),
         "runtime": int(RUNTIME.likely * GIB),
     }
-    given = {"weights": weight_bytes, "activations": activations}
-    given |= {"graphs": graphs, "runtime": runtime}
-    needs |= {name: value for name, value in given.items() if value is not None}
-    for name, value in (needs | {"total": total, "foreign": foreign_bytes}).items():
-        whole_number(f"bytes of {name}", value, least=0)
-    num_blocks = _blocks(
-        needs,
-        kv.bytes_per_block(block_size, kv_dtype),
-        share=int(total * Fraction(str(utilization))),
-        free=total - foreign_bytes,
-        outside=outside,
-    )
-    amounts = needs["weights"], needs["activations"], needs["graphs"], needs["runtime"]
-    return CapacityPlan(
-        kv, kv_dtype, block_size, num_gpus, total, foreign_bytes, *amounts, num_blocks
-    )
 
 
 def _blocks(

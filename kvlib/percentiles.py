@@ -62,13 +62,13 @@ def percentile_interval(
         >>> percentile_interval([5, 3, 4, 8, 6, 7], 50)
         (3, 8)
     """
-    low, high = interval_ranks(len(values), p, confidence)
+    low, high = _interval_ranks(len(values), p, confidence)
     ends = [0.0, *_ordered(values), inf]
     return ends[low], ends[high]
 
 
 @cache
-def interval_ranks(n: int, p: float, confidence: float = 0.95) -> tuple[int, int]:
+def _interval_ranks(n: int, p: float, confidence: float = 0.95) -> tuple[int, int]:
     """Returns which of `n` sorted values, from 1, bound the true percentile.
 
     Of `n` values `B` lie below it, and `B` is binomial. The ends cut off at most half of what the
@@ -81,7 +81,7 @@ def interval_ranks(n: int, p: float, confidence: float = 0.95) -> tuple[int, int
         TypeError, ValueError: `n` is not a whole number of at least 1, or a number is out of range.
 
     Example:
-        >>> interval_ranks(1000, 99), interval_ranks(100, 99)
+        >>> _interval_ranks(1000, 99), _interval_ranks(100, 99)
         ((983, 997), (97, 101))
     """
     whole_number("n", n)

@@ -13,7 +13,8 @@ from kvlib.clock import Clock
 from kvlib.disaggregated_run import DisaggregatedRun
 from kvlib.plan import OutOfBlocks
 from kvlib.request import Request
-from kvlib.scheduler import Scheduler, Step
+from kvlib.scheduled_step import Step
+from kvlib.scheduler import Scheduler
 from kvlib.served import ServedRequest
 from kvlib.serving import ContentOf
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
-from kvlib.ledger import ContiguousLedger
-from kvlib.plan import BlockCopy, SeqId
+from kvlib.partial_rows import PartialRowLedger
+from kvlib.plan import SeqId
 from kvlib.sizes import whole_number
 from kvlib.token_budget import sinks_and_window
 
 
-class RollingLedger(ContiguousLedger):
+class RollingLedger(PartialRowLedger):
     """Owns a ring of `window` slots for each sequence, behind `sinks` slots that never roll.
 
     Position `p` is in slot `p` if it is a sink, else in slot `sinks + (p - sinks) % window`. A
@@ -49,10 +49,8 @@ class RollingLedger(ContiguousLedger):
         whole_number("window", window)
         whole_number("sinks", sinks, least=0)
         super().__init__(num_seqs, sinks + window)
+        # Of a sequence all before position `_gone` is, but for the sinks: there its ring begins.
         self.window, self.sinks = window, sinks
-        self.max_seq_len: int | None = None
-        # Where the ring of each sequence begins; 0 until the first token of it is overwritten.
-        self._first: dict[SeqId, int] = {}
 
     @property
     def used_tokens(self) -> int:
@@ -66,7 +64,7 @@ class RollingLedger(ContiguousLedger):
             KeyError: no such sequence.
         """
         length = self.length(seq_id)
-        first = self._first[seq_id]
+        first = self._gone[seq_id]
         return [*range(min(self.sinks, first)), *range(first, length)]
 
     def held_slots(self, seq_id: SeqId) -> list[int]:
@@ -77,63 +75,35 @@ class RollingLedger(ContiguousLedger):
         """
         return list(self._slots(seq_id, self.held(seq_id)))
 
-    def row_len_for(self, new: Mapping[SeqId, Sequence[int]]) -> int:
-        """Returns sinks and window together: a row never grows.
-
-        Raises:
-            KeyError, ValueError: as `plan`. Nothing changes.
-        """
-        for seq_id in new:
-            self._open.refuse(seq_id)
-            self._require_live(seq_id)
-        return self.row_len
-
     def _slots(self, seq_id: SeqId, positions: Iterable[int]) -> Iterable[int]:
         row = self._rows[seq_id] * self.row_len
         for at in positions:
             ring = self.sinks + (at - self.sinks) % self.window
             yield row + (at if at < self.sinks else ring)
 
-    def _take(self, seq_id: SeqId) -> None:
-        super()._take(seq_id)
-        self._first[seq_id] = 0
-
-    def _share(self, parent: SeqId, child: SeqId) -> list[BlockCopy]:
-        copies = super()._share(parent, child)
-        self._first[child] = self._first[parent]
-        return copies
-
-    def _exchange(self, sources: Mapping[SeqId, SeqId]) -> None:
-        self._first.update({s: self._first[source] for s, source in sources.items()})
-        super()._exchange(sources)
-
     def _settle(self, seq_id: SeqId) -> None:
         start = self._lengths[seq_id] - self.window
         if start > self.sinks:
-            self._first[seq_id] = max(self._first[seq_id], start)
+            self._gone[seq_id] = max(self._gone[seq_id], start)
 
     def _cut(self, seq_id: SeqId, num_tokens: int) -> None:
         """The next query, at position `num_tokens`, must find its sinks and those of its window.
 
         What goes is known by its position: in a ring, the last slots do not hold the last tokens.
         """
-        first, length = self._first[seq_id], self._lengths[seq_id]
+        first, length = self._gone[seq_id], self._lengths[seq_id]
         needed = max(self.sinks, num_tokens - self.window + 1)
         if needed < min(first, num_tokens):
             raise ValueError(
                 f"{length} tokens went through a ring of {self.window} behind {self.sinks} sinks:"
                 f" those before position {first} are gone, so it cannot go back to {num_tokens}"
             )
-        self._first[seq_id] = 0 if num_tokens <= self.sinks else min(first, num_tokens)
-
-    def _give_back(self, seq_id: SeqId) -> None:
-        super()._give_back(seq_id)
-        del self._first[seq_id]
+        self._gone[seq_id] = 0 if num_tokens <= self.sinks else min(first, num_tokens)
 
     def _check_lengths(self) -> None:
-        assert self._first.keys() == self._lengths.keys(), "a length without a first position"
+        super()._check_lengths()
         for seq_id, length in self._lengths.items():
-            held, first = self.held(seq_id), self._first[seq_id]
+            held, first = self.held(seq_id), self._gone[seq_id]
             assert len(held) <= self.row_len and len(set(held)) == len(held), "no slot for a token"
             assert first == 0 or self.sinks < first <= length, "a ring that begins in the sinks"
             full = sinks_and_window(length, self.sinks, self.window - 1)

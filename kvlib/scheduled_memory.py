@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kvlib.block_table import num_blocks_for
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
-from kvlib.prefix import HashIndex
 from kvlib.served import ServedRequest
 from kvlib.sizes import whole_number
 

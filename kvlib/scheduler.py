@@ -10,75 +10,18 @@ prefill); Kwon et al., SOSP 2023, §4.5 (preemption).
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 
 from kvlib.admission import Admission, AdmitPrompt
 from kvlib.content import Content
-from kvlib.kv_memory import Memory
+from kvlib.memory import Memory
 from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.preemption import SwapSpace, Victim, newest
 from kvlib.request import Request
+from kvlib.running_batch import RunningBatch
+from kvlib.scheduled_step import Step, StepLimits
 from kvlib.served import ServedRequest
 from kvlib.sizes import whole_number
 from kvlib.waiting import FirstComeLine, WaitingLine
-
-
-@dataclass(frozen=True)
-class StepLimits:
-    """How much one step may hold.
-
-    Attributes:
-        max_tokens: tokens computed.
-        max_running: requests that run at a time.
-        chunked_prefill: a prompt may be spread over several steps; else it is computed whole, and
-            one longer than `max_tokens` is refused. A preempted request that has grown beyond it
-            is then computed again in a step of its own: the one step that may hold more.
-        prefill_first: while a waiting request may begin, a step computes prompts only.
-
-    Raises:
-        TypeError, ValueError: a number is not a whole number of at least 1.
-    """
-
-    max_tokens: int = 8192
-    max_running: int = 256
-    chunked_prefill: bool = True
-    prefill_first: bool = False
-
-    def __post_init__(self) -> None:
-        whole_number("max_tokens", self.max_tokens)
-        whole_number("max_running", self.max_running)
-
-
-@dataclass(slots=True)
-class Step:
-    """What one step computes.
-
-    Attributes:
-        work: requests, each with how many of its tokens are computed.
-        num_preempted: requests that lost their memory for it.
-        num_swapped: tokens that move between device and host.
-    """
-
-    work: list[tuple[ServedRequest, int]] = field(default_factory=list)
-    num_preempted: int = 0
-    num_swapped: int = 0
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens computed."""
-        return sum([n for _, n in self.work])  # a list, for it is asked every step
-
-    def attention(self) -> tuple[int, int]:
-        """Returns the keys read, each request's once, and the query-key pairs scored.
-
-        To be asked before the step is reported back.
-        """
-        keys = pairs = 0
-        for job, n in self.work:
-            end = job.num_computed + n
-            keys += end
-            pairs += end if n == 1 else n * end - n * (n - 1) // 2
-        return keys, pairs
 
 
 class Scheduler:
@@ -131,20 +74,16 @@ class Scheduler:
             )
         self.memory, self.max_seq_len = memory, max_seq_len
         self.limits = limits or StepLimits()
-        self.admission = admission or AdmitPrompt()
+        self.admission, self.victim = admission or AdmitPrompt(), victim
         self.waiting: WaitingLine = FirstComeLine() if waiting is None else waiting
-        self.running: list[ServedRequest] = []
-        self.swap = swap
-        self.recomputed_tokens = 0
-        self.victim = victim
-        self._num_arrived = 0
+        self.running = RunningBatch(memory, swap)
+        self.waiting_tokens = self._num_arrived = 0
         self._open: Step | None = None
-        self.room_tokens = self.computed_tokens = self.needed_tokens = self.waiting_tokens = 0
 
     @property
     def has_work(self) -> bool:
         """Whether anybody waits or runs."""
-        return bool(self.running) or len(self.waiting) > 0
+        return len(self.running) > 0 or len(self.waiting) > 0
 
     @property
     def num_waiting(self) -> int:
@@ -159,7 +98,12 @@ class Scheduler:
     @property
     def load_tokens(self) -> int:
         """Tokens that running requests have room for, and tokens known of those that wait."""
-        return self.room_tokens + self.waiting_tokens
+        return self.running.room_tokens + self.waiting_tokens
+
+    @property
+    def recomputed_tokens(self) -> int:
+        """Tokens computed again so far, since memory was taken away."""
+        return self.running.recomputed_tokens
 
     def add(
         self, request: Request, now_s: float = 0.0, content: Content | None = None
@@ -172,28 +116,18 @@ class Scheduler:
             content: its tokens, in blocks of the memory's size; None shares nothing.
 
         Raises:
-            SequenceTooLong: it could never be served, however empty the memory: the error has the
-                numbers.
+            SequenceTooLong: it could never be served, however empty the memory.
             TypeError, ValueError: a length is not a whole number of at least 1, or the content is
                 in blocks of another size. In each case nothing changes.
         """
-        whole_number("prompt_tokens", request.prompt_tokens)
-        whole_number("output_tokens", request.output_tokens)
-        limit = self._limit(request)
-        stop_at = min(request.prompt_tokens + request.output_tokens, limit)
-        job = ServedRequest(request, self._num_arrived, now_s, limit, stop_at, content)
-        job.num_tokens = request.prompt_tokens
+        job = ServedRequest.arrived(request, self._num_arrived, now_s, self.max_seq_len, content)
         asked = self.admission.room(job)
         if asked > self.memory.most:
             raise SequenceTooLong(
                 f"request {request.request_id} asked for {asked} tokens, the memory holds"
                 f" {self.memory.most} of one request"
             )
-        if not self.limits.chunked_prefill and request.prompt_tokens > self.limits.max_tokens:
-            raise SequenceTooLong(
-                f"request {request.request_id} has a prompt of {request.prompt_tokens} tokens, a"
-                f" step computes {self.limits.max_tokens} and prompts are not cut into chunks"
-            )
+        self.limits.require_prompt(request)
         if content is not None:
             self.memory.cached_tokens(job)  # refused here, it stops nobody else later
         self._num_arrived += 1
@@ -201,24 +135,12 @@ class Scheduler:
         self.waiting_tokens += job.num_tokens
         return job
 
-    def _limit(self, request: Request) -> int:
-        if request.prompt_tokens >= self.max_seq_len:
-            raise SequenceTooLong(
-                f"request {request.request_id} has a prompt of {request.prompt_tokens} tokens,"
-                f" max_seq_len {self.max_seq_len} leaves no room for an answer"
-            )
-        if request.max_new_tokens is None:
-            return self.max_seq_len
-        whole_number("max_new_tokens", request.max_new_tokens)
-        return min(request.prompt_tokens + request.max_new_tokens, self.max_seq_len)
-
     def schedule(self) -> Step:
         """Chooses what the next step computes, and gives memory for it.
 
         Running requests come first, in the order they began; one that finds no memory takes it from
-        the victim. Then waiting ones begin, unless somebody just lost memory.
-
-        A step that is never reported back, since the model failed on it, is simply scheduled again.
+        the victim. Then waiting ones begin, unless somebody just lost memory. A step that is never
+        reported back, since the model failed on it, is simply scheduled again.
         """
         self._open = step = Step()
         budget = self.limits.max_tokens
@@ -261,7 +183,7 @@ class Scheduler:
                 if job.content is not None:
                     self.memory.index(job)
         finally:
-            self.computed_tokens += computed
+            self.running.computed_tokens += computed
             if done:
                 self._end(done, now_s)
         self.admission.stepped(self.running, step.num_preempted)
@@ -271,7 +193,7 @@ class Scheduler:
         with ExitStack() as leaving:  # all of them, even where a policy that is told fails
             for job in reversed(done):
                 job.finished_s = now_s
-                leaving.callback(self._leave, job)
+                leaving.callback(self.running.stop, job)
 
     def _count_service(self, job: ServedRequest, num_tokens: int, made_one: bool) -> None:
         outside = job.num_computed - job.request.prompt_tokens
@@ -288,11 +210,11 @@ class Scheduler:
             ValueError: it neither waits nor runs.
         """
         if job in self.running:
-            self._leave(job)
+            self.running.stop(job)
             return
         self.waiting.remove(job)
         self.waiting_tokens -= job.num_tokens
-        self._end_swap(job)
+        self.running.forget_swapped(job)
 
     def check(self) -> None:
         """Proves that the sums kept agree with the requests, and what the memory can prove.
@@ -300,28 +222,11 @@ class Scheduler:
         Raises:
             AssertionError: an invariant is broken, with its name.
         """
-        self.memory.check()
-        running = self.running
         self.waiting.check()
-        assert len(set(running)) == len(running), "a request runs twice"
-        assert not set(running) & set(self.waiting), "a request waits and runs"
-        sums = (
-            ("room miscounted", self.room_tokens, (job.room for job in running)),
-            ("computed miscounted", self.computed_tokens, (job.num_computed for job in running)),
-            ("needed", self.needed_tokens, (min(job.room, job.stop_at) for job in running)),
-            ("waiting tokens", self.waiting_tokens, (job.num_tokens for job in self.waiting)),
-        )
-        for name, kept, tokens in sums:
-            right = sum(tokens)
-            assert kept == right, f"{name}: {kept} kept, {right} there are"
-        assert all(job.room for job in running), "a request runs without room"
-        if self.swap:
-            self.swap.check()
-            swapped = sum(job.num_swapped for job in self.waiting)
-            taken = self.swap.num_tokens - self.swap.num_free
-            assert swapped == taken, (
-                f"swap space miscounted: {swapped} tokens wait in it, {taken} were taken in"
-            )
+        self.running.check(self.waiting)
+        assert not set(self.running) & set(self.waiting), "a request waits and runs"
+        kept, right = self.waiting_tokens, sum(job.num_tokens for job in self.waiting)
+        assert kept == right, f"waiting tokens: {kept} kept, {right} there are"
 
     def _go_on(self, step: Step, budget: int) -> int:
         """Adds the running requests' next tokens; returns what is left of the budget."""
@@ -345,17 +250,13 @@ class Scheduler:
     def _grow(self, job: ServedRequest, num_tokens: int, step: Step) -> int:
         """Makes room, if need be at others' cost; returns the tokens that they had in this step."""
         given_up = 0
-        before = job.room, min(job.room, job.stop_at)
         while job.room:
             try:
-                self.memory.grow(job, num_tokens)
+                self.running.grow(job, num_tokens)
+                break
             except OutOfBlocks:
                 victim = self.victim(self.running) if self.memory.grows else job
                 given_up += self._preempt(victim, step)
-                continue
-            self.room_tokens += job.room - before[0]
-            self.needed_tokens += min(job.room, job.stop_at) - before[1]
-            break
         return given_up
 
     def _preempt(self, job: ServedRequest, step: Step) -> int:
@@ -363,14 +264,9 @@ class Scheduler:
             raise ValueError(f"a victim is one of the {len(self.running)} that run, not any other")
         given_up = sum(n for each, n in step.work if each is job)
         step.work[:] = [each for each in step.work if each[0] is not job]
-        job.num_preempted += 1
-        if self.swap and self.swap.take(job.num_computed):
-            job.num_swapped, job.num_lost = job.num_computed, 0
-            step.num_swapped += job.num_swapped
-        else:
-            job.num_lost = job.num_computed
+        step.num_swapped += self.running.save(job)
         try:
-            self._leave(job)
+            self.running.stop(job)
         finally:  # whatever a policy that is told of it does, nobody is lost
             self.waiting.push_front(job)
             self.waiting_tokens += job.num_tokens
@@ -382,54 +278,23 @@ class Scheduler:
         any_began = False
         while budget > 0 and len(self.running) < self.limits.max_running:
             job = self.waiting.head()
-            if job is None or not self._admits(job):
+            if job is None:
+                break
+            if self.running and not self.admission.admits(job, self.memory, self.running):
                 break
             to_compute = job.num_tokens - max(self.memory.cached_tokens(job), job.num_swapped)
             whole = to_compute <= budget or not step.work
             if not (self.limits.chunked_prefill or whole):
                 break
             try:
-                self.memory.start(job, self.admission.room(job))
+                step.num_swapped += self.running.start(job, self.admission.room(job))
             except OutOfBlocks:
                 break
             self.waiting.pop()
             self.waiting_tokens -= job.num_tokens
-            self._enter(job, step)
             n = job.num_tokens - job.num_computed
             n = min(n, budget) if self.limits.chunked_prefill else n
             step.work.append((job, n))
             budget -= n
             any_began = True
         return any_began
-
-    def _admits(self, job: ServedRequest) -> bool:
-        return not self.running or self.admission.admits(job, self.memory, self.running)
-
-    def _enter(self, job: ServedRequest, step: Step) -> None:
-        """Notes a request that has just been given memory."""
-        job.num_started += 1
-        if job.num_started == 1:
-            job.num_cached_first = job.num_cached
-        if job.num_swapped:
-            step.num_swapped += job.num_swapped
-            job.num_computed = max(job.num_computed, job.num_swapped)
-            self._end_swap(job)
-        elif job.num_started > 1:
-            self.recomputed_tokens += max(0, job.num_lost - job.num_computed)
-        self.running.append(job)
-        self.room_tokens += job.room
-        self.computed_tokens += job.num_computed
-        self.needed_tokens += min(job.room, job.stop_at)
-
-    def _leave(self, job: ServedRequest) -> None:
-        """Takes a running request's memory back."""
-        self.running.remove(job)
-        self.room_tokens -= job.room
-        self.computed_tokens -= job.num_computed
-        self.needed_tokens -= min(job.room, job.stop_at)
-        self.memory.stop(job)
-
-    def _end_swap(self, job: ServedRequest) -> None:
-        if self.swap and job.num_swapped:
-            self.swap.give(job.num_swapped)
-        job.num_swapped = 0

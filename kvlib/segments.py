@@ -27,21 +27,21 @@ class Block(NamedTuple):
     piece: Piece
 
 
-def up_to(size: int, multiple: int) -> int:
+def _up_to(size: int, multiple: int) -> int:
     """Returns the smallest multiple that is at least `size`."""
     return -(-size // multiple) * multiple
 
 
-def segment_bytes(size: int) -> int:
+def _segment_bytes(size: int) -> int:
     """Returns how much the driver is asked for when no segment has room for `size`.
 
     Example:
-        >>> [segment_bytes(n * MIB) // MIB for n in (1, 2, 9, 10, 11)]
+        >>> [_segment_bytes(n * MIB) // MIB for n in (1, 2, 9, 10, 11)]
         [2, 20, 20, 10, 12]
     """
     if size < OWN_SEGMENT_BYTES:
         return SMALL_SEGMENT_BYTES if size <= SMALL_BYTES else LARGE_SEGMENT_BYTES
-    return up_to(size, SMALL_SEGMENT_BYTES)
+    return _up_to(size, SMALL_SEGMENT_BYTES)
 
 
 class SegmentPool:
@@ -85,7 +85,7 @@ class SegmentPool:
         if not self.expandable:
             return sum(segment.size for segment in self.segments)
         pages = {True: SMALL_SEGMENT_BYTES, False: LARGE_SEGMENT_BYTES}
-        return sum(up_to(self._ends[small], pages[small]) for small in pages)
+        return sum(_up_to(self._ends[small], pages[small]) for small in pages)
 
     def allocate(self, size: int) -> Block:
         """Returns a block of at least `size` bytes, from a new segment where none has room.
@@ -94,13 +94,13 @@ class SegmentPool:
             TypeError, ValueError: the size is not a whole number of at least 1. Nothing changes.
         """
         whole_number("size", size)
-        need = up_to(size, MIN_BLOCK_BYTES)
+        need = _up_to(size, MIN_BLOCK_BYTES)
         small = need <= SMALL_BYTES
         segments = self._segments[small]
         holes = [(hole.size, i) for i, s in enumerate(segments) for hole in s.holes]
         room, index = min((found for found in holes if found[0] >= need), default=(0, 0))
         if not room:
-            room = max(_ENDLESS, need) if self.expandable else segment_bytes(need)
+            room = max(_ENDLESS, need) if self.expandable else _segment_bytes(need)
             segments.append(Arena(room, fit=best_fit))
             index = len(segments) - 1
         # A large block is not split where too little would remain for a large request.

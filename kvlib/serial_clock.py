@@ -8,7 +8,7 @@ What a policy gains under the one and loses under the other is open.
 from __future__ import annotations
 
 from kvlib.clock import RooflineClock
-from kvlib.scheduler import Step
+from kvlib.scheduled_step import Step
 
 
 class SerialClock(RooflineClock):

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from kvlib.allocator import Piece
 from kvlib.content import Content
+from kvlib.plan import SequenceTooLong
 from kvlib.request import Request
+from kvlib.sizes import whole_number
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +62,30 @@ class ServedRequest:
     num_swapped: int = 0
     first_token_s: float | None = None
     finished_s: float | None = None
+
+    @classmethod
+    def arrived(
+        cls, request: Request, order: int, now_s: float, max_seq_len: int, content: Content | None
+    ) -> ServedRequest:
+        """Returns a request that waits with its prompt, and ends at `max_seq_len` tokens at most.
+
+        Raises:
+            SequenceTooLong: its prompt leaves no room for an answer.
+            TypeError, ValueError: a length is not a whole number of at least 1.
+        """
+        prompt_tokens, limit = request.prompt_tokens, max_seq_len
+        whole_number("prompt_tokens", prompt_tokens)
+        whole_number("output_tokens", request.output_tokens)
+        if prompt_tokens >= max_seq_len:
+            raise SequenceTooLong(
+                f"request {request.request_id} has a prompt of {prompt_tokens} tokens,"
+                f" max_seq_len {max_seq_len} leaves no room for an answer"
+            )
+        if request.max_new_tokens is not None:
+            whole_number("max_new_tokens", request.max_new_tokens)
+            limit = min(prompt_tokens + request.max_new_tokens, max_seq_len)
+        stop_at = min(prompt_tokens + request.output_tokens, limit)
+        return cls(request, order, now_s, limit, stop_at, content, num_tokens=prompt_tokens)
 
     @property
     def num_outputs(self) -> int:

@@ -15,7 +15,8 @@ from kvlib.content import Content
 from kvlib.plan import SequenceTooLong
 from kvlib.request import Request
 from kvlib.router import Router
-from kvlib.scheduler import Scheduler, Step
+from kvlib.scheduled_step import Step
+from kvlib.scheduler import Scheduler
 from kvlib.served import ServedRequest
 from kvlib.serving_run import ServingRun, Target
 
@@ -71,7 +72,7 @@ def serve(
         raise ValueError(f"{len(schedulers)} schedulers need a router to choose among them")
     if target is not None and clock is None:
         raise ValueError("without a clock there is no latency to compare with a target")
-    if clock is not None and any(each.swap for each in schedulers):
+    if clock is not None and any(each.running.swap for each in schedulers):
         clock.seconds(Step(num_swapped=1))  # a clock that cannot say so now will not later
     loop = _Loop(schedulers, clock, content, router, ServingRun(target, clock is not None))
     try:

@@ -8,11 +8,10 @@ from math import isfinite
 
 from kvlib.histogram import Histogram
 from kvlib.metrics import Metrics
-from kvlib.scheduler import Scheduler, Step
+from kvlib.scheduled_step import Step
+from kvlib.scheduler import Scheduler
 from kvlib.served import ServedRequest
-from kvlib.waste import MemorySplit
-
-PARTS = ("used", "reservation", "internal_fragmentation", "external_fragmentation", "free")
+from kvlib.waste import PARTS, MemorySplit
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,8 @@ class ServingRun:
 
     def began(self, scheduler: Scheduler, step: Step, seconds: float) -> None:
         """Counts a step that was scheduled, before it is reported back."""
-        running, num_tokens = len(scheduler.running), step.num_tokens
+        batch = scheduler.running
+        running, num_tokens = len(batch), step.num_tokens
         self.steps += 1
         self.busy_s += seconds
         self.preempted += step.num_preempted
@@ -102,9 +102,9 @@ class ServingRun:
         self.peak_running = max(self.peak_running, running)
         self.request_s += running * seconds
         memory, part_s = scheduler.memory, self.part_s
-        held, room = memory.num_held, scheduler.room_tokens
-        unfilled = room - scheduler.computed_tokens - num_tokens
-        never = room - scheduler.needed_tokens
+        held, room = memory.num_held, batch.room_tokens
+        unfilled = room - batch.computed_tokens - num_tokens
+        never = room - batch.needed_tokens
         head = scheduler.waiting.head()
         stranded = memory.stranded(scheduler.admission.room(head)) if head else 0
         part_s["used"] += (held - unfilled) * seconds

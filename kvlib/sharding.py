@@ -12,7 +12,7 @@ from itertools import pairwise
 from kvlib.sizes import whole_number
 
 
-def even_spans(total: int, parts: int) -> list[range]:
+def _even_spans(total: int, parts: int) -> list[range]:
     """Cuts `total` things into consecutive spans whose sizes differ by one at most.
 
     Args:
@@ -23,7 +23,7 @@ def even_spans(total: int, parts: int) -> list[range]:
         TypeError, ValueError: not whole numbers, or no part.
 
     Example:
-        >>> even_spans(3, 2)
+        >>> _even_spans(3, 2)
         [range(0, 2), range(2, 3)]
     """
     whole_number("total", total, least=0)
@@ -65,7 +65,7 @@ class HeadShare:
             )
         group = num_q_heads // num_kv_heads
         first = self.kv_heads.start * group
-        mine = even_spans(len(self.kv_heads) * group, self.copies)[self.copy]
+        mine = _even_spans(len(self.kv_heads) * group, self.copies)[self.copy]
         return range(first + mine.start, first + mine.stop)
 
 
@@ -93,10 +93,10 @@ def head_shares(num_kv_heads: int, num_ranks: int) -> list[HeadShare]:
     """
     whole_number("num_kv_heads", num_kv_heads)
     if num_ranks <= num_kv_heads:
-        return [HeadShare(span) for span in even_spans(num_kv_heads, num_ranks)]
+        return [HeadShare(span) for span in _even_spans(num_kv_heads, num_ranks)]
     return [
         HeadShare(range(head, head + 1), copy, len(copies))
-        for head, copies in enumerate(even_spans(num_ranks, num_kv_heads))
+        for head, copies in enumerate(_even_spans(num_ranks, num_kv_heads))
         for copy in range(len(copies))
     ]
 

@@ -10,7 +10,8 @@ from kvlib.content import Content
 from kvlib.load_test import Progress
 from kvlib.plan import SequenceTooLong
 from kvlib.request import Request
-from kvlib.scheduler import Scheduler, Step
+from kvlib.scheduled_step import Step
+from kvlib.scheduler import Scheduler
 from kvlib.served import ServedRequest
 
 

@@ -66,7 +66,7 @@ def replay_tiers(
     Example:
         One block above, two below; the prefix 1, 2 has gone down by the time it comes back:
 
-        >>> from kvlib.tiers import Tier
+        >>> from kvlib.tier import Tier
         >>> prompts = [(1, 2), (3,), (1, 2)]
         >>> requests = [
         ...     Request(i, None, len(p), 1, token_ids=(*p, 0)) for i, p in enumerate(prompts)

@@ -8,62 +8,15 @@ let go only after the block has been written below, where it has to be.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import isfinite
 from typing import NamedTuple
 
 from kvlib.eviction import FIFOPolicy, LRUPolicy
 from kvlib.frequency import Key
 from kvlib.plan import OutOfBlocks
 from kvlib.sizes import whole_number
+from kvlib.tier import Tier, TierBooks, shown
 
 POLICIES = ("write_through", "write_back", "selective")
-
-
-@dataclass(frozen=True)
-class Tier:
-    """One memory: what it holds and how fast blocks get out of it and into it.
-
-    Attributes:
-        name: what a reader calls it.
-        capacity_bytes: what it holds.
-        read_gb_s: speed of reading a block out of it, to the tier above; GB is 1e9 bytes.
-        write_gb_s: speed of writing a block into it; `read_gb_s` when None.
-        latency_s: paid once for each transfer, whatever its size.
-
-    Raises:
-        TypeError, ValueError: the capacity is no whole number of at least 1, a speed is not a
-            finite number above 0, or the latency not one of at least 0.
-
-    Example:
-        >>> Tier("host", 10**12, read_gb_s=50, latency_s=0.001).read_s(10**9)
-        0.021
-    """
-
-    name: str
-    capacity_bytes: int
-    read_gb_s: float
-    write_gb_s: float | None = None
-    latency_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        whole_number("capacity_bytes", self.capacity_bytes)
-        if self.write_gb_s is None:
-            object.__setattr__(self, "write_gb_s", self.read_gb_s)
-        for name in ("read_gb_s", "write_gb_s"):
-            speed = getattr(self, name)
-            if not (isfinite(speed) and speed > 0):
-                raise ValueError(f"{name} of {self.name} must be a number above 0, got {speed}")
-        if not (isfinite(self.latency_s) and self.latency_s >= 0):
-            raise ValueError(f"latency_s of {self.name} must be at least 0, got {self.latency_s}")
-
-    def read_s(self, num_bytes: int) -> float:
-        """Returns the seconds of one transfer out of this tier."""
-        return self.latency_s + num_bytes / (self.read_gb_s * 1e9)
-
-    def write_s(self, num_bytes: int) -> float:
-        """Returns the seconds of one transfer into this tier."""
-        return self.latency_s + num_bytes / (self.write_gb_s * 1e9)
 
 
 class Move(NamedTuple):
@@ -138,17 +91,12 @@ class TierStack:
         whole_number("number of tiers", len(tiers))
         if policy not in POLICIES:
             raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
-        for tier in tiers:
-            if tier.capacity_bytes < block_bytes:
-                had = f"{tier.name} has {tier.capacity_bytes}"
-                raise ValueError(f"a tier holds at least one block of {block_bytes} bytes, {had}")
+        self._books = [TierBooks(tier, block_bytes, eviction()) for tier in tiers]
         self.tiers, self.block_bytes = tuple(tiers), block_bytes
         self.policy, self.min_uses = policy, min_uses
-        self.capacity_blocks = tuple(tier.capacity_bytes // block_bytes for tier in tiers)
+        self.capacity_blocks = tuple(books.capacity for books in self._books)
         self.bytes_read, self.bytes_written = [0] * len(tiers), [0] * len(tiers)
         self.num_dropped = 0
-        self._orders = [eviction() for _ in tiers]
-        self._pins: list[dict[Key, int]] = [{} for _ in tiers]
         self._uses: dict[Key, int] = {}
 
     def __len__(self) -> int:
@@ -157,16 +105,16 @@ class TierStack:
 
     def find(self, key: Key) -> int | None:
         """Returns the fastest tier that holds a block, or None."""
-        return next((i for i, held in enumerate(self._pins) if key in held), None)
+        return next((i for i, held in enumerate(self._books) if key in held), None)
 
     def keys(self, tier: int) -> list[Key]:
         """Returns the blocks a tier holds, in the order in which they came."""
-        return list(self._pins[tier])
+        return list(self._books[tier])
 
     @property
     def dirty(self) -> list[Key]:
         """Blocks of the fastest tier that no lower one holds: what a crash of it would lose."""
-        return [key for key in self._pins[0] if not self._is_below(key, 0)]
+        return [key for key in self._books[0] if not self._is_below(key, 0)]
 
     def seconds(self, move: Move) -> float:
         """Returns the time of one move on its own; up it is a read, down a write."""
@@ -184,7 +132,7 @@ class TierStack:
         Raises:
             OutOfBlocks: every block of the fastest tier is pinned. Nothing changes.
         """
-        moves = [] if key in self._pins[0] else self._put(key, None, 0)
+        moves = [] if key in self._books[0] else self._put(key, None, 0)
         return moves + self._use(key)
 
     def load(self, key: Key) -> list[Move]:
@@ -196,13 +144,13 @@ class TierStack:
         """
         source = self.find(key)
         if source is None:
-            asked = f"asked for {_shown(key)}, {len(self)} held"
+            asked = f"asked for {shown(key)}, {len(self)} held"
             raise LookupError(f"only a held block is loaded, {asked}")
         if source:
             self._require_room(0)
         moves = []
         for target in reversed(range(source)):
-            if self._can_take(target):
+            if self._books[target].can_take:
                 self.pin(key, source)
                 moves += self._put(key, source, target)
                 self.unpin(key, source)
@@ -216,7 +164,7 @@ class TierStack:
         such copies, or pins, leave no room stays dirty.
         """
         below = range(1, len(self.tiers))
-        safe = [(key, i) for key in self._pins[0] for i in below if key in self._pins[i]]
+        safe = [(key, i) for key in self._books[0] for i in below if key in self._books[i]]
         for copy in safe:
             self.pin(*copy)
         moves = []
@@ -240,10 +188,8 @@ class TierStack:
         Raises:
             ValueError: that tier does not hold it. Nothing changes.
         """
-        for _ in range(self._held(key, tier)):
-            self._orders[tier].unpin(key)
-        self._orders[tier].remove(key)
-        self._strike_out(key, tier)
+        self._books[tier].remove(key)
+        self._forget_unheld(key)
         return self.find(key)
 
     def pin(self, key: Key, tier: int = 0) -> None:
@@ -252,9 +198,7 @@ class TierStack:
         Raises:
             ValueError: that tier does not hold it. Nothing changes.
         """
-        self._held(key, tier)
-        self._orders[tier].pin(key)
-        self._pins[tier][key] += 1
+        self._books[tier].pin(key)
 
     def unpin(self, key: Key, tier: int = 0) -> None:
         """Takes one pin back.
@@ -262,9 +206,7 @@ class TierStack:
         Raises:
             ValueError: that tier does not hold it, or it has no pin. Nothing changes.
         """
-        self._held(key, tier)
-        self._orders[tier].unpin(key)
-        self._pins[tier][key] -= 1
+        self._books[tier].unpin(key)
 
     def check(self) -> None:
         """Proves that no tier is over its capacity and that all its books say the same.
@@ -272,41 +214,23 @@ class TierStack:
         Raises:
             AssertionError: an invariant is broken, with its name.
         """
-        for held, order, capacity in zip(
-            self._pins, self._orders, self.capacity_blocks, strict=True
-        ):
-            assert len(held) <= capacity, "a tier holds more than its capacity"
-            assert len(order) == len(held), "the eviction policy knows other blocks than are held"
-            assert all(key in order for key in held), "a held block could never be evicted"
-            pinned = sum(pins > 0 for pins in held.values())
-            assert order.num_evictable == len(held) - pinned, "a pinned block could be evicted"
-            order.check()
-        assert self._uses.keys() == set().union(*self._pins), "uses are counted of other blocks"
-
-    def _held(self, key: Key, tier: int) -> int:
-        if key not in self._pins[tier]:
-            name = self.tiers[tier].name
-            held = f"among {len(self._pins[tier])} blocks"
-            raise ValueError(f"{name} does not hold {_shown(key)}, {held}")
-        return self._pins[tier][key]
+        for books in self._books:
+            books.check()
+        assert self._uses.keys() == set().union(*self._books), "uses are counted of other blocks"
 
     def _is_below(self, key: Key, tier: int) -> bool:
-        return any(key in held for held in self._pins[tier + 1 :])
-
-    def _can_take(self, tier: int) -> bool:
-        order = self._orders[tier]
-        return len(order) < self.capacity_blocks[tier] or order.num_evictable > 0
+        return any(key in held for held in self._books[tier + 1 :])
 
     def _require_room(self, tier: int) -> None:
-        if not self._can_take(tier):
-            held = f"{len(self._pins[tier])} of {self.tiers[tier].name} all pinned"
+        if not self._books[tier].can_take:
+            held = f"{len(self._books[tier])} of {self.tiers[tier].name} all pinned"
             raise OutOfBlocks(f"asked for room for 1 block, {held}")
 
     def _use(self, key: Key) -> list[Move]:
         self._uses[key] += 1
-        for order in self._orders:
-            if key in order:
-                order.touch(key)
+        for books in self._books:
+            if key in books:
+                books.order.touch(key)
         due = self._uses[key] >= self.min_uses
         if self.policy == "write_through" or (self.policy == "selective" and due):
             return self._write_down(key, len(self.tiers))
@@ -315,16 +239,15 @@ class TierStack:
     def _write_down(self, key: Key, stop: int) -> list[Move]:
         moves, source = [], 0
         for target in range(1, min(stop, len(self.tiers))):
-            if key not in self._pins[target] and self._can_take(target):
+            if key not in self._books[target] and self._books[target].can_take:
                 moves += self._put(key, source, target)
-            if key in self._pins[target]:
+            if key in self._books[target]:
                 source = target
         return moves
 
     def _put(self, key: Key, source: int | None, target: int) -> list[Move]:
         moves = self._make_room(target)
-        self._orders[target].add(key)
-        self._pins[target][key] = 0
+        self._books[target].add(key)
         self._uses.setdefault(key, 0)
         if source is not None:
             self.bytes_read[source] += self.block_bytes
@@ -333,11 +256,11 @@ class TierStack:
 
     def _make_room(self, tier: int) -> list[Move]:
         self._require_room(tier)
-        if len(self._orders[tier]) < self.capacity_blocks[tier]:
+        if not self._books[tier].is_full:
             return []
-        victim = self._orders[tier].evict()
+        victim = self._books[tier].evict()
         moves = self._go_down(victim, tier)
-        self._strike_out(victim, tier)
+        self._forget_unheld(victim)
         self.num_dropped += victim not in self._uses
         return [*moves, Move(victim, tier, None, 0)]
 
@@ -345,16 +268,10 @@ class TierStack:
         spared = self.policy == "selective" and self._uses[key] < self.min_uses
         if spared or self._is_below(key, tier):
             return []
-        lower = (i for i in range(tier + 1, len(self.tiers)) if self._can_take(i))
+        lower = (i for i in range(tier + 1, len(self.tiers)) if self._books[i].can_take)
         target = next(lower, None)
         return [] if target is None else self._put(key, tier, target)
 
-    def _strike_out(self, key: Key, tier: int) -> None:
-        del self._pins[tier][key]
+    def _forget_unheld(self, key: Key) -> None:
         if self.find(key) is None:
             del self._uses[key]
-
-
-def _shown(key: Key) -> str:
-    """What an error calls a block: a hash of somebody's tokens is for nobody to read."""
-    return "one by its hash" if isinstance(key, bytes) else repr(key)

@@ -123,7 +123,7 @@ def require_odd(kernel: int) -> None:
         raise ValueError(f"a kernel has a middle, so it is odd: got {kernel}")
 
 
-def pooled(scores: Sequence[float], kernel: int) -> list[float]:
+def _pooled(scores: Sequence[float], kernel: int) -> list[float]:
     """Returns each score averaged with its neighbours; beyond the ends there are zeros.
 
     Args:
@@ -134,7 +134,7 @@ def pooled(scores: Sequence[float], kernel: int) -> list[float]:
         TypeError, ValueError: the kernel is not an odd whole number of at least 1.
 
     Example:
-        >>> pooled([0, 0, 3, 0], kernel=3)
+        >>> _pooled([0, 0, 3, 0], kernel=3)
         [0.0, 1.0, 1.0, 1.0]
     """
     require_odd(kernel)
@@ -155,7 +155,7 @@ def snap(
         sinks: so many of the first always stay.
 
     Raises:
-        TypeError, ValueError: as `require_room` and `pooled`.
+        TypeError, ValueError: as `require_room` and `require_odd`.
 
     Source: Li et al. 2024, SnapKV.
 
@@ -169,5 +169,5 @@ def snap(
     require_room(budget, sinks, observe)
     num_old = max(0, len(rows) - observe)
     votes = [fsum(row[at] for row in rows[num_old:]) for at in range(num_old)]
-    scores = dict(enumerate(pooled(votes, kernel) + [0.0] * (len(rows) - num_old)))
+    scores = dict(enumerate(_pooled(votes, kernel) + [0.0] * (len(rows) - num_old)))
     return kept(scores, len(rows), budget, sinks=sinks, recent=observe)

@@ -16,7 +16,7 @@ from kvlib.plan import SequenceTooLong
 from kvlib.pulling import Instance, Life, Puller
 from kvlib.request import Request
 from kvlib.router import Router
-from kvlib.scheduler import Step
+from kvlib.scheduled_step import Step
 from kvlib.served import ServedRequest
 
 

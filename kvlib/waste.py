@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+PARTS = ("used", "reservation", "internal_fragmentation", "external_fragmentation", "free")
+
 
 class Allocation(NamedTuple):
     """One request's share of the memory at one moment; all three in the same unit.

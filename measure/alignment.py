@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 import kvlib
+from kvlib.tensors.aligned import aligned_empty
 from kvlib.tensors.attention import contiguous_attention
-from kvlib.tensors.store import aligned_empty
 from record import rounds, spread, times_faster, write
 
 NUM_KV_HEADS, GROUP = 8, 4  # as Llama-3-8B
@@ -139,8 +139,8 @@ def main() -> None:
         "rows": [row for t in dtypes for d in HEAD_DIMS for row in strides(d, t, device)],
         "layouts": [layouts(d, t, device) for t in dtypes for d in (64, 128)],
     }
-    code = ("kvlib/tensors/store.py", "kvlib/tensors/attention.py", "measure/alignment.py")
-    write("alignment", data, code, device)
+    code = tuple(f"kvlib/tensors/{name}.py" for name in ("aligned", "store", "attention"))
+    write("alignment", data, (*code, "measure/alignment.py"), device)
 
 
 if __name__ == "__main__":

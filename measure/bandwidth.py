@@ -17,7 +17,7 @@ import kvlib
 from first_cache import smollm2_shape
 from kvlib.catalog import model as published
 from kvlib.roofline import attention_flops, prefill_flops
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.llama import Llama
 from record import interleaved, write
 
@@ -167,7 +167,7 @@ def main() -> None:
         "reads": [memory_speeds(size, device) for size in SET_BYTES],
         **steps(model),
     }
-    code = ("kvlib/tensors/caches.py", "kvlib/tensors/step.py", "kvlib/tensors/llama.py")
+    code = tuple(f"kvlib/tensors/{name}.py" for name in ("caches", "contiguous", "step", "llama"))
     write("bandwidth", data, (*code, "measure/bandwidth.py"), device)
 
 

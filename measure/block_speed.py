@@ -19,7 +19,8 @@ from torch import Tensor
 import kvlib
 from kvlib.plan import StepPlan
 from kvlib.tensors.kernels import paged_cpu, paged_triton
-from kvlib.tensors.paged_attention import PagedContext, gather
+from kvlib.tensors.paged_attention import gather
+from kvlib.tensors.paged_context import PagedContext
 from paged_speed import filled, waiting
 from record import ROOT, rounds, spread, times_faster, write
 
@@ -114,7 +115,7 @@ def main() -> None:
     torch.set_num_threads(1)  # a second thread would measure how busy the machine is
     device = kvlib.device()
     rows = [row(heads, tokens, device) for heads in HEADS for tokens in SET_TOKENS[heads]]
-    kernel = ("paged_cpu.cpp", "paged_cpu.py", "vectors.h", "work_items.h")
+    kernel = ("paged_cpu.cpp", "paged_cpu.py", "heads.h", "vectors.h", "work_items.h")
     code = tuple(f"kvlib/tensors/kernels/{name}" for name in kernel)
     if device.type == "cuda":
         code = ("kvlib/tensors/kernels/_paged_triton.py", "kvlib/tensors/kernels/paged_triton.py")

@@ -15,8 +15,8 @@ import torch
 
 import kvlib
 from kvlib.content import TokenContent
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
-from kvlib.prefix import HashIndex
 from kvlib.radix import RadixTree
 from kvlib.request import Request
 from kvlib.served import ServedRequest
@@ -172,7 +172,10 @@ def main() -> None:
             for way, each in found.items()
         },
     }
-    code = [f"kvlib/{name}.py" for name in ("blocks", "content", "prefix", "radix", "kv_memory")]
+    code = [
+        f"kvlib/{name}.py"
+        for name in ("blocks", "content", "prefix", "hash_index", "radix", "kv_memory")
+    ]
     write("bookkeeping_speed", data, (*code, "measure/bookkeeping_speed.py"), torch.device("cpu"))
 
 

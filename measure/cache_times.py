@@ -140,7 +140,8 @@ def main() -> None:
         "allocation": allocations(device),
         "steps": [row for length in LENGTHS for row in at_length(length, device)],
     }
-    code = ("kvlib/tensors/caches.py", "kvlib/tensors/sink_window.py", "kvlib/tensors/step.py")
+    names = ("caches", "contiguous", "sink_window", "step")
+    code = tuple(f"kvlib/tensors/{name}.py" for name in names)
     write("cache_times", data, (*code, "measure/cache_times.py"), device)
 
 

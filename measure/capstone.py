@@ -16,7 +16,7 @@ import torch
 from kvlib import capstone as rules
 from kvlib.admission import AdmitPrompt
 from kvlib.capstone import Score
-from kvlib.scheduler import StepLimits
+from kvlib.scheduled_step import StepLimits
 from kvlib.tensors import capstone
 from kvlib.tensors.engine import Engine
 from kvlib.waiting import FirstComeLine, PriorityLine

@@ -7,14 +7,13 @@ bandwidth measured in the same rounds. Then whole runs, prefill and all, of requ
 length: the engine against `generate_batch` (continuous batching) and against `generate` on a
 left-padded batch.
 
-llama.cpp is timed beside them where `KVLIB_LLAMA_CPP` names the folder that `llama_cpp` can be
-imported from and `KVLIB_GGUF` the model's file: the outer mark, on four-bit weights.
+llama.cpp is timed beside them where there is one (`llama_cpp_times.py`): the outer mark, on
+four-bit weights.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -24,11 +23,12 @@ from time import perf_counter
 import torch
 
 import kvlib
-from kvlib.scheduler import StepLimits
+from kvlib.scheduled_step import StepLimits
 from kvlib.tensors.engine import Engine
 from kvlib.tensors.generate import stream
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.model_cache import cached_model
+from llama_cpp_times import reads_of_a_token, token_times
 from record import rounds, spread, times_faster, write
 
 os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
@@ -95,37 +95,6 @@ def greedy(new_tokens: int) -> transformers.GenerationConfig:
     )
 
 
-def llama_cpp_steps() -> Callable[[list[int]], Times] | None:
-    """Returns what times llama.cpp's decode steps, or None where it is not to be had."""
-    folder, model_file = os.environ.get("KVLIB_LLAMA_CPP"), os.environ.get("KVLIB_GGUF")
-    if not folder or not model_file:
-        return None
-    sys.path.append(folder)
-    import llama_cpp
-
-    options = {"n_ctx": 4096, "n_threads": THREADS, "n_threads_batch": THREADS, "verbose": False}
-    llama = llama_cpp.Llama(model_path=model_file, **options)
-
-    def steps(prompt: list[int]) -> Times:
-        llama.reset()
-        times, tokens = [], llama.generate(prompt, temp=0.0)
-        for _ in range(STEPS + 1):
-            next(tokens)
-            times.append(perf_counter())
-        return gaps(times)
-
-    return steps
-
-
-def llama_cpp_reads(kv_bytes_per_token: int) -> dict[str, object]:
-    """Returns what llama.cpp reads for a token: at most its file, and 16-bit keys and values."""
-    return {
-        "version": sys.modules["llama_cpp"].__version__,  # of its Python package
-        "file_bytes": os.path.getsize(os.environ["KVLIB_GGUF"]),
-        "kv_bytes_per_token": kv_bytes_per_token,
-    }
-
-
 def read_seconds(data: torch.Tensor, vector: torch.Tensor) -> dict[str, float]:
     """Reads a set far larger than any cache twice: summed, and times a vector."""
     found = {}
@@ -139,9 +108,9 @@ def read_seconds(data: torch.Tensor, vector: torch.Tensor) -> dict[str, float]:
 def single_stream(ours: Llama, theirs: torch.nn.Module) -> dict[str, object]:
     """Times the next token at each context, in turns with reading memory."""
     data, vector = torch.ones(READ_BYTES // 4096, 1024), torch.ones(1024)
-    llama_cpp = llama_cpp_steps()
+    llama_cpp = token_times(THREADS, STEPS + 1)
     ways = {"ours": lambda p: our_steps(ours, p), "static": lambda p: their_steps(theirs, p)}
-    ways |= {"llama_cpp": llama_cpp} if llama_cpp else {}
+    ways |= {"llama_cpp": lambda p: gaps(llama_cpp(p))} if llama_cpp else {}
     reads, rows = [], []
     for context in CONTEXTS:
         prompt = drawn(context, seed=context)
@@ -160,7 +129,7 @@ def single_stream(ours: Llama, theirs: torch.nn.Module) -> dict[str, object]:
         "read_gb_s": {name: float(f"{speed / 1e9:.4g}") for name, speed in speeds.items()},
         "weight_bytes": weights,
         "kv_bytes_per_token": token,
-        **({"llama_cpp": llama_cpp_reads(token // 2)} if llama_cpp else {}),
+        **({"llama_cpp": reads_of_a_token(token // 2)} if llama_cpp else {}),
         "contexts": [row(*each, (weights + each[0] * token) / best) for each in rows],
     }
 
@@ -269,10 +238,14 @@ def main() -> None:
         "single": single_stream(ours, theirs),
         "concurrent": [concurrent(ours, theirs, count) for count in REQUESTS],
     }
-    parts = ("llama", "decode_step", "kernels/few_rows", "paged", "paged_attention", "engine")
+    parts = (
+        *("llama", "decode_step", "kernels/few_rows", "engine"),
+        *("paged", "paged_attention", "paged_context"),
+    )
     code = [f"kvlib/tensors/{part}.py" for part in parts]
     kernels = [f"kvlib/tensors/kernels/{name}.cpp" for name in ("few_rows", "paged_cpu")]
-    write("engine_speed", data, (*code, *kernels, "measure/engine_speed.py"), torch.device("cpu"))
+    own = [f"measure/{name}.py" for name in ("engine_speed", "llama_cpp_times")]
+    write("engine_speed", data, (*code, *kernels, *own), torch.device("cpu"))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 import torch
 
 import kvlib
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.step import NoCache
 from record import rounds, spread, times_faster, write
@@ -60,7 +60,7 @@ def record(name: str, repeats: dict[int, int], script: str) -> None:
         "model": f"SmolLM2-135M's shape, {weights}, float32",
         "steps": [step_times(model, context, times) for context, times in repeats.items()],
     }
-    code = ("kvlib/tensors/caches.py", "kvlib/tensors/step.py", "kvlib/tensors/llama.py")
+    code = tuple(f"kvlib/tensors/{name}.py" for name in ("caches", "contiguous", "step", "llama"))
     write(name, data, (*code, "measure/first_cache.py", script), device)
 
 

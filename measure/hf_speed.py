@@ -32,7 +32,8 @@ REPEATS = {128: 11, 512: 11, 2048: 9, 6000: 7}
 CODE = [
     *(f"kvlib/tensors/hf{part}.py" for part in ("", "_attention", "_cache", "_decode", "_groups")),
     *(f"kvlib/tensors/hf_{part}.py" for part in ("layer", "rows", "step")),
-    *(f"kvlib/tensors/{name}.py" for name in ("paged", "paged_attention", "store")),
+    *(f"kvlib/tensors/{name}.py" for name in ("paged", "paged_attention", "paged_context")),
+    "kvlib/tensors/store.py",
     "kvlib/tensors/kernels/paged_cpu.cpp",
 ]
 Model = Any

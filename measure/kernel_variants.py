@@ -21,7 +21,8 @@ from kvlib.tensors.kernel_lab import Attend, Setting
 from kvlib.tensors.kernel_settings import trials
 from kvlib.tensors.kernel_variants import block_major, compiled, split_kv
 from kvlib.tensors.kernels import paged_triton
-from kvlib.tensors.paged_attention import WAYS, PagedContext
+from kvlib.tensors.paged_attention import WAYS
+from kvlib.tensors.paged_context import PagedContext
 from out_of_cache import putting_out
 from paged_speed import waiting
 from record import ROOT, rounds, spread, times_faster, write
@@ -128,7 +129,7 @@ def main() -> None:
             rows.append(row(model, point, device))
             print(model, point, rows[-1]["takes_times"], file=sys.stderr)
     data = {"dtype": "float32", "block_size": 16, "repeats": REPEATS, "rows": rows}
-    kernel = ("paged_cpu.cpp", "paged_cpu.py", "vectors.h", "work_items.h")
+    kernel = ("paged_cpu.cpp", "paged_cpu.py", "heads.h", "vectors.h", "work_items.h")
     if device.type == "cuda":
         kernel = ("_paged_triton.py", "paged_triton.py")
     code = (*(f"kvlib/tensors/kernels/{name}" for name in kernel), "measure/kernel_variants.py")

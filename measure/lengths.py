@@ -18,7 +18,7 @@ from bandwidth import speeds, wait
 from first_cache import smollm2_shape
 from kvlib.plan import SequenceTooLong
 from kvlib.tensors.attention import contiguous_attention
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.llama import Llama
 from record import interleaved, rounds, spread, times_faster, write
 
@@ -143,7 +143,8 @@ def main() -> None:
         "lengths": at_lengths(model),
         "crossings": [crossing(model, length) for length in FULL],
     }
-    code = ("kvlib/tensors/caches.py", "kvlib/tensors/step.py", "kvlib/tensors/attention.py")
+    names = ("caches", "contiguous", "step", "attention")
+    code = tuple(f"kvlib/tensors/{name}.py" for name in names)
     write("lengths", data, (*code, "kvlib/tensors/llama.py", "measure/lengths.py"), device)
 
 

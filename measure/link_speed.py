@@ -23,7 +23,7 @@ import torch
 
 import kvlib
 from first_cache import smollm2_shape
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.llama import Llama
 from record import rounds, spread, write
 
@@ -160,8 +160,8 @@ def main() -> None:
             "model": f"SmolLM2-135M, {'random' if chosen else 'its'} weights, float32",
             **prefills(device, chosen=chosen),
         }
-    code = ("kvlib/tensors/caches.py", "kvlib/tensors/llama.py", "measure/link_speed.py")
-    write("link_speed", data, code, device)
+    code = tuple(f"kvlib/tensors/{name}.py" for name in ("caches", "contiguous", "llama"))
+    write("link_speed", data, (*code, "measure/link_speed.py"), device)
 
 
 if __name__ == "__main__":

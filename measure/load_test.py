@@ -18,10 +18,11 @@ from typing import Any
 import torch
 
 import kvlib
+from kvlib.arrivals import at_rate
 from kvlib.load_run import LoadRun
-from kvlib.load_test import at_rate, load_test
+from kvlib.load_test import load_test
 from kvlib.request import Request
-from kvlib.scheduler import Step, StepLimits
+from kvlib.scheduled_step import Step, StepLimits
 from kvlib.serving_run import Target
 from kvlib.tensors.engine import Engine
 from kvlib.tensors.llama import Llama
@@ -37,7 +38,7 @@ SLACK, USERS = 5.0, 2
 STALL_REQUESTS, STALL_SHARE, STALL_LENGTH = 12, 0.5, 0.7  # of the time that they are due in
 CODE = ("kvlib/load_test.py", "kvlib/load_run.py", "kvlib/percentiles.py")
 CODE += ("kvlib/tensors/load_server.py", "kvlib/tensors/engine.py", "kvlib/scheduler.py")
-CODE += ("measure/load_test.py",)
+CODE += ("kvlib/running_batch.py", "kvlib/scheduled_step.py", "measure/load_test.py")
 
 
 def requests_of(seed: int, n: int) -> list[Request]:

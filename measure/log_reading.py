@@ -62,7 +62,10 @@ def main() -> None:
             {"num_lines": n} | {way: peak_bytes(n, way) for way in ways} for n in LENGTHS
         ],
     }
-    code = ("kvlib/engine_logs.py", "kvlib/log_timeline.py", "measure/log_reading.py")
+    code = (
+        *("kvlib/log_values.py", "kvlib/engine_logs.py"),
+        *("kvlib/load_samples.py", "kvlib/log_timeline.py", "measure/log_reading.py"),
+    )
     write("log_reading", data, code, torch.device("cpu"))
 
 

@@ -87,7 +87,7 @@ def main() -> None:
         "repeats": REPEATS,
         "rows": rows,
     }
-    kernels = ("paged_cpu.cpp", "paged_cpu.py", "vectors.h", "work_items.h")
+    kernels = ("paged_cpu.cpp", "paged_cpu.py", "heads.h", "vectors.h", "work_items.h")
     if device.type == "cuda":
         kernels = ("_paged_triton.py", "paged_triton.py")
     code = tuple(f"kvlib/tensors/kernels/{name}" for name in kernels)

@@ -8,8 +8,6 @@ So a run that is killed leaves nothing behind.
 
 from __future__ import annotations
 
-import gc
-import importlib.util
 import os
 import resource
 import select
@@ -18,14 +16,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import NamedTuple
 
-import hypothesis
 import pytest
 
 from mutant_code import change
+from mutant_import import Finder
+from mutant_plugin import Collected, Told
 from mutant_text import ROOT
 
 MEMORY_BYTES = 6 << 30
@@ -45,101 +43,6 @@ class Outcome(NamedTuple):
     status: str
     by: str
     durations: dict[str, float]
-
-
-class _Loader(SourceFileLoader):
-    source = b""
-
-    def get_data(self, path: str) -> bytes:
-        return self.source
-
-    def path_stats(self, path: str) -> dict[str, int]:
-        raise OSError("never from a compiled file, and never written to one")
-
-
-class _Finder:
-    def __init__(self, name: str, path: Path, source: str) -> None:
-        self.name, self.path, self.source = name, path, source
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name != self.name:
-            return None
-        loader = _Loader(name, str(self.path))
-        loader.source = self.source.encode()
-        return importlib.util.spec_from_file_location(name, self.path, loader=loader)
-
-
-class _Told:
-    """A pytest plugin: tells each test's end through a pipe, and leaves at the first failure."""
-
-    def __init__(self, runner: Runner, function: str = "", pipe: int = -1) -> None:
-        self.pipe, self.runner, self.function = pipe, runner, function
-        self.seconds = 0.0
-
-    def tell(self, kind: str, what: str) -> None:
-        os.write(self.pipe, f"{kind} {what}\n".encode())
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> None:
-        # Before pytest's own, which takes a module whose doctests are asked for from the disk.
-        sys.meta_path.sort(key=lambda finder: not isinstance(finder, _Finder))
-        few = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
-        hypothesis.settings.register_profile(
-            "mutants",
-            deadline=None,
-            phases=few,
-            database=None,
-            derandomize=True,
-        )
-        hypothesis.settings.load_profile("mutants")
-        most = self.runner.examples
-        fewer = property(lambda settings: min(settings._max_examples, most))
-        type.__setattr__(hypothesis.settings, "max_examples", fewer)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.leave(report.nodeid)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: self.runner.rank(item.nodeid, self.function))
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.tell("runs", nodeid)
-        signal.setitimer(signal.ITIMER_PROF, self.runner.limit_s(nodeid))
-        self.seconds = 0.0
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds += report.duration
-        if report.failed:
-            self.leave(report.nodeid)
-        if report.when == "teardown":
-            self.tell("took", f"{self.seconds:.3f} {report.nodeid}")
-
-    def leave(self, nodeid: str) -> None:
-        self.tell("fails", nodeid)
-        os._exit(1)
-
-
-class _Collected(_Told):
-    """Collects the tests, and then lets the runner try as many mutants on them as it likes."""
-
-    def __init__(self, runner: Runner, work: Callable[[], None]) -> None:
-        super().__init__(runner)
-        self.work = work
-
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self.items = session.items
-        gc.freeze()
-        self.work()
-        return True
-
-    def run_all(self, function: str) -> None:
-        """Runs every test, those that are likeliest to fail first."""
-        items = sorted(self.items, key=lambda item: self.runner.rank(item.nodeid, function))
-        for item, following in zip(items, [*items[1:], None], strict=True):
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
 
 class Runner:
@@ -181,13 +84,11 @@ class Runner:
             os.waitpid(session, 0)
             return
         self._enter()
-        plugin = _Collected(self, lambda: self._each(plugin, mutants, note))
+        plugin = Collected(self, lambda: self._each(plugin, mutants, note))
         pytest.main([*QUIET, *self.tests], plugins=[plugin])
         os._exit(0)
 
-    def _each(
-        self, plugin: _Collected, mutants: list, note: Callable[[str, Outcome], bool]
-    ) -> None:
+    def _each(self, plugin: Collected, mutants: list, note: Callable[[str, Outcome], bool]) -> None:
         def run(pipe: int, function: str) -> None:
             plugin.pipe = pipe
             plugin.run_all(function)
@@ -217,8 +118,8 @@ class Runner:
     def _whole(self, source: str, function: str) -> tuple[list[str], int]:
         def work(pipe: int) -> None:
             self._enter()
-            sys.meta_path.insert(0, _Finder(self.name, self.path, source))
-            plugin = _Told(self, function, pipe)
+            sys.meta_path.insert(0, Finder(self.name, self.path, source))
+            plugin = Told(self, function, pipe)
             os._exit(pytest.main([*QUIET, *self.tests], plugins=[plugin]))
 
         return self._fork(work)

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from mutant_tests import tests_of
 from mutant_text import ROOT, Mutant, harmless
 
 if TYPE_CHECKING:
@@ -24,67 +25,6 @@ if TYPE_CHECKING:
 RECORD = ROOT / "chapters" / "measured" / "mutants.cpu.json"
 STATE = ROOT / ".mutants"  # not in _build, which `make test` clears
 RULES = ("measure/mutations.py", "measure/mutant_text.py")
-LEDGERS = ["ledger", "paged_ledger", "sequences"]
-ALLOCATORS = ["checks", "arena", "slab", "buddy"]
-# The tests of a module, beside its doctests, where they are not those of its own name.
-TESTS = {
-    "allocator": ALLOCATORS,
-    "arena": ["checks", "arena"],
-    "block_table": ["checks", "block_table", "paged_ledger"],
-    "blocks": ["checks", "blocks", "faults"],
-    "buddy": ["checks", "buddy"],
-    "capstone": ["capstone_rules"],
-    "clock": ["clock", "serial_clock"],
-    "comparison": ["comparison", "comparison_rows"],
-    "contiguous_memory": ["contiguous_memory", "kv_memory", "preemption"],
-    "conversations": ["workloads"],
-    "disaggregated_run": ["disaggregation"],
-    "engine_configs": ["engine_configs", "atlas"],
-    "engine_desk": ["engine_desk", "engine_desk_rules"],
-    "eviction": ["checks", "eviction", "tiers"],
-    "fcfs": ["simulate"],
-    "fleet": ["fleet_by_hand", "fleet_users"],
-    "frequency": ["checks", "eviction", "retention", "prefix"],
-    "handover": ["handover", "disaggregation"],
-    "judgement": ["reservation"],
-    "kv_memory": ["checks", "faults", "kv_memory", "scheduler", "scheduler_machine"],
-    "ledger": ["checks", "faults", *LEDGERS],
-    "load_run": ["load_test"],
-    "open_plans": ["checks", "faults", *LEDGERS],
-    "paged_ledger": ["checks", "faults", "paged_ledger", "sequences"],
-    "plan": ["plan", *LEDGERS],
-    "prefix": ["checks", "faults", "prefix", "retention", "kv_memory"],
-    "pulling": ["pulling", "disaggregation"],
-    "radix": ["checks", "faults", "radix", "prefix"],
-    "radix_nodes": ["radix", "prefix"],
-    "request": ["request"],
-    "retention": ["checks", "retention", "prefix", "radix"],
-    "scheduled_memory": ["scheduled_memory", "faults"],
-    "scheduler": ["checks", "faults", "scheduler", "preemption", "scheduler_machine"],
-    "sequences": ["faults", *LEDGERS, "rolling_ledger"],
-    "served": ["request", "scheduler"],
-    "slab": ["checks", "slab"],
-    "tensors/block_names": ["block_files", "remote_blocks"],
-    "tensors/block_server": ["remote_blocks"],
-    "tensors/lower_tiers": ["tiered", "tiered_faults"],
-    "tensors/paged_attention": ["paged_attention", "paged_context", "attention_parts"],
-    "tensors/store": ["store", "aligned", "huge_pages"],
-    "tiers": ["checks", "tiers"],
-    "trace_files": ["trace_files", "hostile_traces", "trace_ragpulse"],
-    "trace_lines": ["trace_files", "hostile_traces", "trace_ragpulse"],
-    "trace_ragpulse": ["trace_ragpulse", "hostile_traces"],
-    "traces": ["trace_places"],
-    "tuning": ["tuning_by_hand"],
-    "two_pools": ["two_pools", "disaggregation"],
-    "workloads": ["workloads", "trace_files", "trace_places"],
-}
-
-
-def tests_of(module: str) -> list[str]:
-    """Returns the test files of a module such as `kvlib/blocks.py`, its doctests the last."""
-    short = module.removeprefix("kvlib/").removesuffix(".py")
-    names = TESTS.get(short, [short.rsplit("/", 1)[-1]])
-    return [f"tests/test_{name}.py" for name in names] + [module]
 
 
 class Results:

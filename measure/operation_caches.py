@@ -10,7 +10,8 @@ from torch import Tensor
 
 from kvlib.plan import OutOfBlocks
 from kvlib.sizes import KVShape
-from kvlib.tensors.caches import AlignedKVCache, ContiguousKVCache, LedgerCache
+from kvlib.tensors.caches import LedgerCache
+from kvlib.tensors.contiguous import AlignedKVCache, ContiguousKVCache
 from kvlib.tensors.head_sharded import HeadShardedKVCache
 from kvlib.tensors.heavy_hitters import HeavyHitterKVCache
 from kvlib.tensors.paged import PagedKVCache

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvlib.engine_desk import RequestDesk
-from kvlib.engine_request import EngineFull, EngineRequest
+from kvlib.engine_refusals import EngineFull
+from kvlib.engine_request import EngineRequest
 from kvlib.plan import SequenceTooLong
 from kvlib.scheduled_ledger import ScheduledLedger
 from kvlib.scheduled_memory import Move

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kvlib.content import TokenContent
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.plan import OutOfBlocks
-from kvlib.prefix import HashIndex
 from kvlib.priority import PriorityPolicy, Retain
 from kvlib.radix import RadixTree
 from kvlib.request import Request

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvlib.fair_line import FairLine
-from kvlib.handover import HandoverLine
+from kvlib.handover_line import HandoverLine
 from kvlib.preemption import SwapSpace
 from kvlib.waiting import FirstComeLine, PriorityLine
 from operation_steps import Subject, subject

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvlib.content import content_of
 from kvlib.disaggregated_run import DisaggregatedRun
 from kvlib.disaggregation import decode_instance, prefill_instance
+from kvlib.hash_index import HashIndex
 from kvlib.preemption import SwapSpace
-from kvlib.prefix import HashIndex
 from kvlib.pulling import Instance
 from kvlib.radix import RadixTree
 from kvlib.request import Request
+from kvlib.request_content import content_of
 from kvlib.router import LeastLoaded, PrefixAffinity, RoundRobin, TwoChoices
-from kvlib.scheduler import Step
+from kvlib.scheduled_step import Step
 from kvlib.two_pools import TwoPools
 from operation_steps import Subject
 

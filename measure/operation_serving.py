@@ -13,19 +13,20 @@ from kvlib.admission import (
 )
 from kvlib.arena import Arena
 from kvlib.buddy import BuddyArena
-from kvlib.content import content_of
 from kvlib.contiguous_memory import ContiguousMemory
 from kvlib.fair_line import FairLine
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.plan import SequenceTooLong
 from kvlib.preemption import SwapSpace, fewest_outputs, lowest_priority, newest, oldest
-from kvlib.prefix import HashIndex
 from kvlib.priority import PriorityPolicy, Retain
 from kvlib.radix import RadixTree
 from kvlib.request import Request
+from kvlib.request_content import content_of
 from kvlib.reservation import ReservePowerOfTwo
 from kvlib.retention import RankedLFU, RankedLRU
-from kvlib.scheduler import Scheduler, Step, StepLimits
+from kvlib.scheduled_step import Step, StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.served import ServedRequest
 from kvlib.slot_memory import SlotMemory
 from kvlib.waiting import FirstComeLine, PriorityLine
@@ -136,7 +137,8 @@ class Serving(Subject):
         self.check()
         assert not self.live, f"{len(self.live)} requests are lost"
         assert here.memory.num_held == here.load_tokens == 0, "memory is held by nobody"
-        assert here.swap is None or here.swap.num_free == here.swap.num_tokens, "swap space"
+        swap = here.running.swap
+        assert swap is None or swap.num_free == swap.num_tokens, "swap space"
 
     def _add(self) -> None:
         if len(self.live) > 8:

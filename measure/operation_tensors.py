@@ -68,7 +68,7 @@ def slots(cache: LedgerCache, seq_id: SeqId) -> list[int]:
     if isinstance(cache, PerHeadCache):
         length = ledger.num_held(seq_id)
     elif isinstance(cache, QuantizedKVCache):
-        return [cache._rows[seq_id] * size + i for i in range(length % size)]
+        return [cache.recent.row(seq_id) * size + i for i in range(length % size)]
     elif isinstance(cache, SequenceShardedKVCache):  # of one rank
         ledger = ledger.ledgers[0]
     if hasattr(ledger, "table"):

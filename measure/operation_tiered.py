@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -14,51 +13,16 @@ from torch import Tensor
 
 from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.sizes import KVShape
-from kvlib.tensors.block_bytes import LostBlock
-from kvlib.tensors.block_files import BlockFiles
 from kvlib.tensors.host_blocks import HostBlocks
 from kvlib.tensors.tiered import TieredKVCache
-from kvlib.tiers import Tier
+from kvlib.tier import Tier
+from operation_places import FailingCopies, FailingFiles, FailingHost
 from operation_steps import Subject, subject
 from operation_tensors import CANARIES, Anywhere, InTensors, content, fill_free
 
 SHAPE, SIZE, BLOCKS, LONGEST = KVShape(num_layers=2, num_kv_heads=1, head_dim=2), 2, 8, 12
 BLOCK_BYTES = SIZE * 2 * 2 * 2 * 4
 NO_ROOM = (OutOfBlocks, SequenceTooLong)
-
-
-class Failing:
-    """Puts fail while it is full; some blocks turn out lost."""
-
-    random: Random
-    full = False
-    num_lost = 0
-
-    def put(self, key: bytes, k: Tensor, v: Tensor) -> None:
-        if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        super().put(key, k, v)
-
-    def get(self, key: bytes) -> tuple[Tensor, Tensor]:
-        if self.random.random() < 0.03:
-            self.num_lost += 1
-            raise LostBlock("lost on purpose")
-        return super().get(key)
-
-
-class FailingHost(Failing, HostBlocks):
-    """On the host."""
-
-
-class FailingFiles(Failing, BlockFiles):
-    """On a disk, where a file may be torn as well."""
-
-    def get(self, key: bytes) -> tuple[Tensor, Tensor]:
-        path = self.path(key)
-        if path.exists() and self.random.random() < 0.05:
-            data = path.read_bytes()
-            path.write_bytes(data[: self.random.randrange(len(data))])
-        return super().get(key)
 
 
 def rows(tokens: list[int]) -> Tensor:
@@ -96,21 +60,10 @@ class Tiered(Subject):
             (Tier("below", 9 * BLOCK_BYTES, 1), self.places[1]),
         ]
         self.cache = TieredKVCache(SHAPE, BLOCKS, SIZE, tiers=tiers, policy="write_back")
-        self.copies_fail = False
-        read, send_up = self.cache._read, self.cache._send_up
-        self.cache._read = lambda *which: self._refused() or read(*which)
-        self.cache._send_up = lambda *what: (
-            self.cache.lane.submit(self._refused)
-            if self.copies_fail and self.chance(0.5)
-            else send_up(*what)
-        )
+        self.copies = FailingCopies(self.cache, self.random)
         self.texts: dict[int, list[int]] = {}
         self.swapped: dict[int, list[int]] = {}
         self.num_made = 0
-
-    def _refused(self) -> None:
-        if self.copies_fail:
-            raise MemoryError("the device gives nothing out")
 
     def state(self) -> Any:
         ledger = self.cache.ledger
@@ -264,7 +217,7 @@ class Tiered(Subject):
     def _disks(self) -> None:
         for place in self.places:
             place.full = self.chance(0.2)
-        self.copies_fail = self.chance(0.4)
+        self.copies.fail = self.chance(0.4)
 
 
 def _pairs(sides: list[Tensor]) -> list[tuple[Tensor, Tensor]]:

@@ -6,7 +6,8 @@ from typing import Any
 
 from kvlib.eviction import FIFOPolicy, LFUPolicy, LRUPolicy
 from kvlib.plan import OutOfBlocks
-from kvlib.tiers import POLICIES, Move, Tier, TierStack
+from kvlib.tier import Tier
+from kvlib.tiers import POLICIES, Move, TierStack
 from operation_steps import Subject, subject
 
 
@@ -28,8 +29,9 @@ class Tiers(Subject):
 
     def state(self) -> Any:
         stack = self.stack
-        orders = [[*order._line] for order in stack._orders]
-        return orders, [dict(held) for held in stack._pins], dict(stack._uses), stack.num_dropped
+        orders = [[*books.order._line] for books in stack._books]
+        pins = [dict(books.pins) for books in stack._books]
+        return orders, pins, dict(stack._uses), stack.num_dropped
 
     def check(self) -> None:
         self.stack.check()

@@ -21,7 +21,8 @@ import torch
 
 from kvlib.kv_memory import KVMemory
 from kvlib.request import Request
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.tensors.copy_lane import CopyLane
 from kvlib.tensors.device import device
 from kvlib.tensors.host_blocks import HostBlocks
@@ -30,7 +31,7 @@ from kvlib.tensors.llama_config import LlamaConfig
 from kvlib.tensors.paged import PagedKVCache
 from kvlib.tensors.tiered import TieredKVCache
 from kvlib.tensors.weights import load_model
-from kvlib.tiers import Tier
+from kvlib.tier import Tier
 from record import spread, times_faster, write
 
 BLOCK_SIZE, PREFIX_BLOCKS, REST, REPEATS = 16, 12, 32, 7
@@ -223,7 +224,8 @@ def main() -> None:
         "links": links(model),
         "scheduling": [alone, small],
     }
-    code = (*(f"kvlib/tensors/{name}.py" for name in CODE), "kvlib/scheduler.py")
+    served = (f"kvlib/{name}.py" for name in ("scheduler", "running_batch", "scheduled_step"))
+    code = (*(f"kvlib/tensors/{name}.py" for name in CODE), *served)
     write("overlap", data, (*code, "measure/overlap.py"), model.device)
 
 

@@ -20,9 +20,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import kvlib
 from kvlib.plan import StepPlan
+from kvlib.tensors.aligned import aligned_empty
 from kvlib.tensors.kernels import paged_cpu, paged_triton
-from kvlib.tensors.paged_attention import PagedContext, gather
-from kvlib.tensors.store import aligned_empty
+from kvlib.tensors.paged_attention import gather
+from kvlib.tensors.paged_context import PagedContext
 from out_of_cache import READ_BYTES, putting_out
 from record import rounds, spread, times_faster, write
 
@@ -205,7 +206,7 @@ def main() -> None:
                         rows.append(row(heads, (context,) * batch, dtype, read))
                         print(rows[-1]["heads"], rows[-1]["times_faster_than"], file=sys.stderr)
                 rows.append(row(heads, RAGGED, dtype, read))
-    kernel = ("paged_cpu.cpp", "paged_cpu.py", "vectors.h", "work_items.h")
+    kernel = ("paged_cpu.cpp", "paged_cpu.py", "heads.h", "vectors.h", "work_items.h")
     code = tuple(f"kvlib/tensors/kernels/{name}" for name in kernel)
     if device.type == "cuda":
         code = ("kvlib/tensors/kernels/_paged_triton.py", "kvlib/tensors/kernels/paged_triton.py")

@@ -8,7 +8,7 @@ tokens at a time, a block, so that whatever lies further back is read from codes
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 
 import torch
@@ -41,6 +41,8 @@ PAIRS = {
     "fp8, both by token": (Precision(kind="fp8"), Precision(kind="fp8")),
     "fp8, static scale 1": (Precision.static(kind="fp8"), Precision.static(kind="fp8")),
 }
+
+Quality = Callable[[Precision, Precision], dict[str, float]]
 
 
 def losses_and_logits(model: Llama, tokens: Sequence[int], cache: object) -> tuple[Tensor, Tensor]:
@@ -91,15 +93,8 @@ def ranges(x: Tensor) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """Writes the record `quantized_error.cpu`, and what the drawing needs of it."""
-    torch.set_num_threads(1)
-    model, tokenizer = kvlib.load_model(device="cpu")
-    text = (files("kvlib") / "data" / "passage.txt").read_text(encoding="utf-8")
-    tokens = tokenizer.encode(text.strip())
-    exact_cache = kvlib.ContiguousKVCache(model.kv_shape, 1, len(tokens))
-    exact, exact_logits = losses_and_logits(model, tokens, exact_cache)
-    sides = [exact_cache.store.keys[:, 0], exact_cache.store.values[:, 0]]
+def quality_on(model: Llama, tokens: Sequence[int], exact_logits: Tensor) -> Quality:
+    """Returns what reads a text with keys and values in two formats, beside its exact logits."""
     shape, num_blocks = model.kv_shape, -(-len(tokens) // BLOCK)
 
     def quality(keys: Precision, values: Precision) -> dict[str, float]:
@@ -117,6 +112,16 @@ def main() -> None:
             ),
         }
 
+    return quality
+
+
+def one_side_at_a_time(sides: Sequence[Tensor], quality: Quality) -> list[dict[str, object]]:
+    """Returns a row for keys and for values in each code and grouping, the other side in 8 bits.
+
+    Args:
+        sides: the exact keys and values, [L, Hkv, T, D] each.
+        quality: of `quality_on`.
+    """
     grid = []
     for side, name in enumerate(("keys", "values")):
         for code, bits in CODES.items():
@@ -124,11 +129,25 @@ def main() -> None:
                 precision = Precision(**bits, **group)
                 formats = (precision, EIGHT) if side == 0 else (EIGHT, precision)
                 row = {"side": name, "code": code, "group": grouping}
-                row["bits_per_element"] = precision.bits_per_element(shape.head_dim, BLOCK)
+                row["bits_per_element"] = precision.bits_per_element(sides[side].shape[-1], BLOCK)
                 row["relative_error"] = relative_error(sides[side], precision)
                 row["perplexity"] = quality(*formats)["perplexity"]
                 grid.append(row)
                 print(row, flush=True)
+    return grid
+
+
+def main() -> None:
+    """Writes the record `quantized_error.cpu`, and what the drawing needs of it."""
+    torch.set_num_threads(1)
+    model, tokenizer = kvlib.load_model(device="cpu")
+    text = (files("kvlib") / "data" / "passage.txt").read_text(encoding="utf-8")
+    tokens = tokenizer.encode(text.strip())
+    exact_cache = kvlib.ContiguousKVCache(model.kv_shape, 1, len(tokens))
+    exact, exact_logits = losses_and_logits(model, tokens, exact_cache)
+    sides = [exact_cache.store.keys[:, 0], exact_cache.store.values[:, 0]]
+    quality = quality_on(model, tokens, exact_logits)
+    grid = one_side_at_a_time(sides, quality)
     pairs = {name: quality(*formats) for name, formats in PAIRS.items()}
     data = {
         "model": "SmolLM2-135M, its weights, float32",
@@ -139,7 +158,8 @@ def main() -> None:
         "grid": grid,
         "pairs": pairs,
     }
-    code = ("precision.py", "data/passage.txt", "tensors/codes.py", "tensors/quantized.py")
+    tensors = (f"tensors/{name}.py" for name in ("codes", "quantized", "quantized_store"))
+    code = ("precision.py", "data/passage.txt", *tensors)
     measured = (*(f"kvlib/{path}" for path in code), "measure/quantized_error.py")
     write("quantized_error", data, measured, torch.device("cpu"))
     kept = {"record": "quantized_error.cpu", "exact_perplexity": data["exact_perplexity"]}

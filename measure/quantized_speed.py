@@ -161,9 +161,17 @@ def main() -> None:
             print(rows[-1]["heads"], batch, context, rows[-1]["times_faster"], file=sys.stderr)
     steps = [whole_step(context) for context in (512, 4096)]
     data = {"block_size": BLOCK, "repeats": REPEATS, "rows": rows, "steps": steps}
-    kernel = ("quantized_cpu.cpp", "quantized_cpu.py", "paged_cpu.cpp", "vectors.h", "work_items.h")
+    kernel = (
+        *("quantized_cpu.cpp", "quantized_cpu.py", "paged_cpu.cpp"),
+        *("codes.h", "heads.h", "vectors.h", "work_items.h"),
+    )
     code = tuple(f"kernels/{name}" for name in kernel)
-    measured = (*(f"kvlib/tensors/{path}" for path in (*code, "quantized.py", "codes.py")),)
+    measured = (
+        *(
+            f"kvlib/tensors/{path}"
+            for path in (*code, "quantized.py", "quantized_store.py", "codes.py")
+        ),
+    )
     write("quantized_speed", data, (*measured, "measure/quantized_speed.py"), torch.device("cpu"))
 
 

@@ -20,7 +20,8 @@ from kvlib.catalog import GPU, gpu, model
 from kvlib.clock import RooflineClock
 from kvlib.kv_memory import KVMemory
 from kvlib.request import Request
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serving import serve
 from kvlib.serving_run import ServingRun
 from kvlib.workloads import load
@@ -28,7 +29,8 @@ from record import ROOT, spread, times_faster, write
 
 BLOCK_SIZE, UTILISATION, REPEATS = 16, 0.9, 5
 MODEL = model("Llama-3-8B")
-CODE = ("scheduler", "kv_memory", "blocks", "serving", "serving_run", "clock", "admission")
+CODE = ("scheduler", "running_batch", "scheduled_step", "kv_memory", "blocks", "serving")
+CODE += ("serving_run", "clock", "admission")
 
 
 def num_blocks(card: GPU) -> int:

@@ -101,7 +101,7 @@ def main() -> None:
     data = run_ranks(rows, 2, peer_s=120.0, whole_s=1200.0)[0]
     for each in data:
         print(each["size"], each["context"], each["times_faster_than_one"], file=sys.stderr)
-    code = ("distributed", "head_sharded", "seen_attention", "sequence_sharded")
+    code = ("distributed", "head_sharded", "seen_attention", "sequence_sharded", "shard_plan")
     files = [f"kvlib/tensors/{name}.py" for name in code]
     place = {"processes": 2, "threads_each": 1, "cores": os.cpu_count(), "transport": "gloo, TCP"}
     data = {**place, "layers": LAYERS, "repeats": REPEATS, "rows": data}

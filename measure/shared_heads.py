@@ -283,7 +283,8 @@ def main() -> None:
         "rows": trials.rows,
         "one_at_a_time": one_at_a_time(trials),
     }
-    code = ("data/passage.txt", "tensors/attention.py", "tensors/caches.py", "tensors/llama.py")
+    names = ("attention", "caches", "contiguous", "llama")
+    code = ("data/passage.txt", *(f"tensors/{name}.py" for name in names))
     scripts = ("measure/shared_heads.py", "measure/window_loss.py")
     write("shared_heads", data, (*(f"kvlib/{path}" for path in code), *scripts), device)
 

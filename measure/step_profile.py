@@ -156,7 +156,10 @@ def main() -> None:
         name: spread([amount / t for t in times[name]]) for name, (_, amount) in bounds.items()
     }
     data = {"model": f"SmolLM2-135M, {weights}, float32", "tokens": PROMPT, **limit, "phases": rows}
-    files = ("llama", "decode_step", "paged", "paged_attention", "step", "kernels/few_rows")
+    files = (
+        *("llama", "decode_step", "step", "kernels/few_rows"),
+        *("paged", "paged_attention", "paged_context"),
+    )
     code = [*(f"kvlib/tensors/{name}.py" for name in files), "kvlib/tensors/kernels/few_rows.cpp"]
     write("step_profile", data, (*code, "measure/step_profile.py"), model.device)
 

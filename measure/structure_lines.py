@@ -11,32 +11,35 @@ from record import ROOT
 
 # What each structure adds to what all share: the step, the store, the attention of a run.
 SOURCES = {
-    "contiguous": ("ledger.py", "tensors/caches.py:ContiguousKVCache"),
+    "contiguous": ("ledger.py", "tensors/contiguous.py:ContiguousKVCache"),
     "blocked": (
         *("blocks.py", "block_table.py", "paged_ledger.py"),
-        *("tensors/paged.py", "tensors/paged_attention.py"),
+        *("tensors/paged.py", "tensors/paged_context.py", "tensors/paged_attention.py"),
+        *("tensors/attention_parts.py", "tensors/way_choice.py:choose_way"),
     ),
     # One row of few slots serves both: without sinks it is a ring.
     "newest only": (
-        *("rolling_ledger.py", "token_budget.py:sinks_and_window"),
+        *("partial_rows.py", "rolling_ledger.py", "token_budget.py:sinks_and_window"),
         "tensors/sink_window.py",
     ),
     "first and newest": (
-        *("rolling_ledger.py", "token_budget.py:sinks_and_window"),
+        *("partial_rows.py", "rolling_ledger.py", "token_budget.py:sinks_and_window"),
         "tensors/sink_window.py:SinkWindowKVCache",
     ),
     "heavy hitters": (
-        *("budget_ledger.py:BudgetLedger", "token_budget.py"),
+        *("partial_rows.py", "budget_ledger.py:BudgetLedger", "token_budget.py"),
         *("tensors/per_head.py", "tensors/heavy_hitters.py"),
     ),
     "prompt picked": (
-        *("budget_ledger.py:BudgetLedger,PromptBudgetLedger", "token_budget.py"),
-        *("tensors/per_head.py", "tensors/snap.py"),
+        *("partial_rows.py", "budget_ledger.py:BudgetLedger,PromptBudgetLedger"),
+        *("token_budget.py", "tensors/per_head.py", "tensors/snap.py"),
     ),
     "reads few blocks": (
-        *("step_parts.py", "tensors/block_bounds.py", "tensors/top_blocks.py"),
+        *("step_parts.py", "tensors/block_bounds.py", "tensors/chosen_blocks.py"),
+        "tensors/top_blocks.py",
         *("blocks.py", "block_table.py", "paged_ledger.py"),
-        *("tensors/paged.py", "tensors/paged_attention.py"),
+        *("tensors/paged.py", "tensors/paged_context.py", "tensors/paged_attention.py"),
+        *("tensors/attention_parts.py", "tensors/way_choice.py:choose_way"),
     ),
 }
 

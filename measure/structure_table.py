@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kvlib.sizes import KVShape
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.heavy_hitters import HeavyHitterKVCache
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.paged import PagedKVCache

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from kvlib import atlas, catalog
 from kvlib.clock import RooflineClock
-from kvlib.comparison import compare, row, slots_on
+from kvlib.comparison import compare, slots_on
+from kvlib.comparison_rows import row
 from kvlib.engine_configs import Configuration
 from kvlib.request import Request
-from kvlib.scheduler import StepLimits
+from kvlib.scheduled_step import StepLimits
 from kvlib.serving_run import Target
 from kvlib.workloads import conversations
 from whole_traces import load, record_figures
@@ -143,8 +144,10 @@ def figures() -> dict[str, Any]:
 
 CODE = (
     *("kvlib/scheduler.py", "kvlib/admission.py", "kvlib/kv_memory.py", "kvlib/prefix.py"),
+    "kvlib/hash_index.py",
     *("kvlib/radix.py", "kvlib/retention.py", "kvlib/clock.py", "kvlib/engine_configs.py"),
-    "kvlib/comparison.py",
+    *("kvlib/running_batch.py", "kvlib/scheduled_step.py"),
+    *("kvlib/comparison.py", "kvlib/comparison_rows.py"),
 )
 
 if __name__ == "__main__":

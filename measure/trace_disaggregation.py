@@ -21,15 +21,16 @@ from typing import Any
 
 from kvlib.catalog import gpu, model
 from kvlib.clock import RooflineClock
-from kvlib.content import content_of
 from kvlib.disaggregation import decode_instance, prefill_instance, serve_disaggregated
 from kvlib.handover import Link
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
-from kvlib.prefix import HashIndex
 from kvlib.prefix_replay import replay_prefix
 from kvlib.request import Request
+from kvlib.request_content import content_of
 from kvlib.router import LeastLoaded, PrefixAffinity, RoundRobin, Router, TwoChoices
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serial_clock import SerialClock
 from kvlib.serving import serve
 from kvlib.serving_run import ServingRun, Target
@@ -60,13 +61,17 @@ CODE = (
     "kvlib/pulling.py",
     "kvlib/disaggregated_run.py",
     "kvlib/handover.py",
+    "kvlib/handover_line.py",
     "kvlib/serial_clock.py",
     "kvlib/clock.py",
     "kvlib/router.py",
     "kvlib/serving.py",
     "kvlib/scheduler.py",
+    "kvlib/running_batch.py",
+    "kvlib/scheduled_step.py",
     "kvlib/kv_memory.py",
     "kvlib/prefix.py",
+    "kvlib/hash_index.py",
     "kvlib/prefix_replay.py",
     "measure/trace_disaggregation.py",
 )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvlib.prefix import HashIndex
-from kvlib.prefix_replay import FarthestNextUse, replay_prefix
+from kvlib.belady import FarthestNextUse
+from kvlib.hash_index import HashIndex
+from kvlib.prefix_replay import replay_prefix
 from kvlib.radix import RadixTree
 from kvlib.retention import RankedFIFO, RankedLFU, RankedLRU, SLRUPolicy
 from kvlib.workloads import Workload
@@ -106,6 +107,9 @@ def everything() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    modules = ("prefix_replay", "retention", "prefix", "content", "radix", "radix_nodes", "blocks")
+    modules = (
+        *("prefix_replay", "belady", "retention", "prefix", "hash_index", "content"),
+        *("radix", "radix_nodes", "blocks"),
+    )
     code = [*(f"kvlib/{name}.py" for name in modules), "measure/trace_prefix.py"]
     record_figures("trace_prefix", everything, NAMES, code)

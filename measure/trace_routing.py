@@ -17,11 +17,11 @@ from typing import Any
 
 from kvlib.catalog import gpu, model
 from kvlib.clock import RooflineClock
-from kvlib.content import content_of
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
-from kvlib.prefix import HashIndex
 from kvlib.prefix_replay import replay_prefix
 from kvlib.request import Request
+from kvlib.request_content import content_of
 from kvlib.router import LeastLoaded, PrefixAffinity, RoundRobin, Router, TwoChoices
 from kvlib.scheduler import Scheduler
 from kvlib.serving import serve
@@ -43,8 +43,11 @@ CODE = (
     "kvlib/router.py",
     "kvlib/serving.py",
     "kvlib/scheduler.py",
+    "kvlib/running_batch.py",
+    "kvlib/scheduled_step.py",
     "kvlib/kv_memory.py",
     "kvlib/prefix.py",
+    "kvlib/hash_index.py",
     "kvlib/prefix_replay.py",
     "measure/trace_routing.py",
 )

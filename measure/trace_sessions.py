@@ -132,15 +132,9 @@ def keeping(seconds: float, stays: Sequence[tuple[float, int]]) -> dict[str, flo
     }
 
 
-def figures() -> dict[str, Any]:
-    """Returns sessions, gaps between turns, contexts, and what tiers of several sizes serve."""
-    rag = load("ragpulse")
-    requests, sessions = rag.requests, by_session(rag.requests)
+def starts_shared(sessions: Sequence[Sequence[Request]]) -> dict[str, Any]:
+    """Returns how much of a prompt stood at the front of the session's turn before it."""
     pairs = [pair for session in sessions for pair in pairwise(session)]
-    gaps = sorted(after.arrival_s - before.arrival_s for before, after in pairs)
-    contexts = sorted(map(context, requests))
-    stays = [(b.arrival_s - a.arrival_s, context(a)) for a, b in pairs]
-    stays += [(inf, context(session[-1])) for session in sessions]
     starts = []
     for session in sessions:
         alike = chain.from_iterable(common_start(*pair) for pair in pairwise(session))
@@ -150,6 +144,22 @@ def figures() -> dict[str, Any]:
         any(piece.kind == "sys" for piece in b.pieces[len(common_start(a, b)) :]) for a, b in pairs
     ]
     at_most = sum(most_alike(*pair) for pair in pairs) / sum(b.prompt_tokens for _, b in pairs)
+    return {
+        "shared_start": ratio_interval(starts, 3),
+        "shared_at_most": round(at_most, 3),
+        "differ_in_system_percent": round(100 * fmean(in_system), 1),
+    }
+
+
+def figures() -> dict[str, Any]:
+    """Returns sessions, gaps between turns, contexts, and what tiers of several sizes serve."""
+    rag = load("ragpulse")
+    requests, sessions = rag.requests, by_session(rag.requests)
+    pairs = [pair for session in sessions for pair in pairwise(session)]
+    gaps = sorted(after.arrival_s - before.arrival_s for before, after in pairs)
+    contexts = sorted(map(context, requests))
+    stays = [(b.arrival_s - a.arrival_s, context(a)) for a, b in pairs]
+    stays += [(inf, context(session[-1])) for session in sessions]
     half = len(requests) // 2
     parts = (requests, requests[:half], requests[half:])
     return {
@@ -168,9 +178,7 @@ def figures() -> dict[str, Any]:
             "largest": contexts[-1],
             "above_8192": sum(n > 8192 for n in contexts),
         },
-        "shared_start": ratio_interval(starts, 3),
-        "shared_at_most": round(at_most, 3),
-        "differ_in_system_percent": round(100 * fmean(in_system), 1),
+        **starts_shared(sessions),
         "known_elsewhere_percent": round(known_elsewhere(requests), 1),
         "last_turns": [last_turns(requests, num_turns) for num_turns in TURNS],
         "served": [

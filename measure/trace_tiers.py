@@ -15,10 +15,11 @@ from math import fsum
 from typing import Any
 
 from kvlib.catalog import gpu, model
+from kvlib.prefill_time import Prefill
 from kvlib.request import Request
+from kvlib.tier import Tier
 from kvlib.tier_replay import TierReplay, replay_tiers
-from kvlib.tiers import Tier, TierStack
-from kvlib.transfer import Prefill
+from kvlib.tiers import TierStack
 from whole_traces import load, record_figures
 
 NAME, BLOCK_TOKENS, WARMUP = "mooncake-conv", 512, 0.25
@@ -38,8 +39,9 @@ STACKS: dict[str, tuple[int, int, str]] = {  # host, disk in GB; policy
 }
 FIRST = ("host 100 GB", "the same, from the second use")
 CODE = (
+    "kvlib/tier.py",
     "kvlib/tiers.py",
-    "kvlib/transfer.py",
+    "kvlib/prefill_time.py",
     "kvlib/tier_replay.py",
     "kvlib/eviction.py",
     "measure/trace_tiers.py",

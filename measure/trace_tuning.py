@@ -80,6 +80,8 @@ CODE = (
     "kvlib/serial_clock.py",
     "kvlib/serving.py",
     "kvlib/scheduler.py",
+    "kvlib/running_batch.py",
+    "kvlib/scheduled_step.py",
     "kvlib/kv_memory.py",
     "measure/trace_tuning.py",
 )

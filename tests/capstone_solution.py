@@ -1,7 +1,7 @@
 """The sample solution of the capstone, as its page shows it."""
 
 from kvlib.admission import AdmitPrompt
-from kvlib.scheduler import StepLimits
+from kvlib.scheduled_step import StepLimits
 from kvlib.tensors.engine import Engine
 from kvlib.waiting import PriorityLine
 

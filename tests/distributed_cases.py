@@ -10,11 +10,12 @@ import torch
 from exact_caches import contiguous, fill
 from kvlib.plan import OutOfBlocks
 from kvlib.tensors import seen_attention
-from kvlib.tensors.distributed import PeerLost, RanksDisagree, joined
+from kvlib.tensors.distributed import PeerLost, RanksDisagree
 from kvlib.tensors.generate import generate
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.llama_config import LlamaConfig
 from kvlib.tensors.paged import PagedKVCache
+from kvlib.tensors.process_group import joined
 from kvlib.tensors.step import NoCache
 from kvlib.tensors.transfer import receive_sequence, send_sequence
 from kvlib.tensors.workers import SHARDED, prefill_then_decode

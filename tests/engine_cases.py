@@ -3,7 +3,7 @@
 from kvlib.engine_desk import RequestDesk, one_at_a_time
 from kvlib.engine_request import EngineRequest
 from kvlib.metrics import WorkCounters
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.engine import Engine
 from kvlib.tensors.generate import Generation, generate
 
@@ -87,7 +87,7 @@ def assert_empty(engine):
     """Proves that nothing is held by anybody."""
     assert not engine.live and not engine.has_work and not engine.memory.moves
     assert engine.memory.num_held == engine.scheduler.load_tokens == engine.cache.host_nbytes == 0
-    swap = engine.scheduler.swap
+    swap = engine.scheduler.running.swap
     assert swap is None or swap.num_free == swap.num_tokens
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from kvlib.tensors.caches import AlignedKVCache, ContiguousKVCache
+from kvlib.tensors.contiguous import AlignedKVCache, ContiguousKVCache
 from kvlib.tensors.paged import PagedKVCache
 
 SIZES = {"num_seqs": 3, "max_seq_len": 16}

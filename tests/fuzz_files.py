@@ -35,7 +35,7 @@ import tiny_folder
 from file_damage import PLAIN, TEXT, damaged, in_gzip, in_header, sealed
 from kvlib import log_timeline, measured, workloads
 from kvlib.engine_logs import LogError
-from kvlib.tensors import capstone, model_cache
+from kvlib.tensors import capstone_file, model_cache
 from kvlib.tensors.block_bytes import LostBlock
 from kvlib.tensors.block_files import BlockFiles
 from kvlib.tensors.gguf_convert import convert_gguf
@@ -141,7 +141,7 @@ def read_log(folder: Path) -> None:
 
 
 def read_score(folder: Path) -> None:
-    capstone._score((folder / "said").read_bytes(), "my_engine.py")
+    capstone_file.read_score((folder / "said").read_bytes(), "my_engine.py")
 
 
 def folder_bytes(make: Callable[[Path], Any], *left_out: str) -> dict[str, bytes]:
@@ -167,26 +167,31 @@ def sharded(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(index)
 
 
+def trace_readers() -> dict[str, Reader]:
+    """The readers of traces by name, one for each form of file."""
+    published = {name: text.encode() for name, text in rag.RAG_FILES.items()}
+    forms = {
+        "azure": AZURE * 2,
+        "own": OWN,
+        "mooncake": MOONCAKE * 3,
+        "compact": COMPACT,
+        "rag": (rag.RAG + rag.RAG_ROWS).encode(),
+    }
+    return {
+        **{f"trace {n}": Reader({f"{n}.csv": d}, as_text, read_trace) for n, d in forms.items()},
+        "trace packed": Reader({"t.gz": OWN + b"5,7,1\n" * 900}, packed_trace, read_trace),
+        "trace published": Reader(published, as_text, read_trace, (ValueError, FileNotFoundError)),
+    }
+
+
 def readers() -> dict[str, Reader]:
     """Every reader by name."""
     record = dict.fromkeys(measured.FIELDS, "x") | {"code": {"a.py": "0" * 64}, "data": [1, 2.5]}
     k = torch.arange(16.0).view(1, 2, 4, 2)
     logs = json.loads((ROOT / "kvlib/data/engine_logs.json").read_text("utf-8"))["logs"]
     log = "\n".join(line for each in logs.values() for line in each["lines"][:12]).encode()
-    published = {name: text.encode() for name, text in rag.RAG_FILES.items()}
     return {
-        **{
-            f"trace {name}": Reader({f"{name}.csv": data}, as_text, read_trace)
-            for name, data in {
-                "azure": AZURE * 2,
-                "own": OWN,
-                "mooncake": MOONCAKE * 3,
-                "compact": COMPACT,
-                "rag": (rag.RAG + rag.RAG_ROWS).encode(),
-            }.items()
-        },
-        "trace packed": Reader({"t.gz": OWN + b"5,7,1\n" * 900}, packed_trace, read_trace),
-        "trace published": Reader(published, as_text, read_trace, (ValueError, FileNotFoundError)),
+        **trace_readers(),
         "model": Reader(folder_bytes(tiny_folder.write_folder), of_a_model, read_model),
         "model sharded": Reader(
             folder_bytes(sharded), of_a_model, read_model, (ValueError, FileNotFoundError)
@@ -211,7 +216,7 @@ def readers() -> dict[str, Reader]:
              b'"stalled": 0, "forwarded": 9, "steps": 3}'},
             as_text,
             read_score,
-            (capstone.Refused,),
+            (capstone_file.Refused,),
             names_file=False,
         ),
     }  # fmt: skip

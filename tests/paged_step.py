@@ -4,7 +4,7 @@ import torch
 
 from kvlib.plan import StepPlan
 from kvlib.tensors.attention import reference_attention
-from kvlib.tensors.paged_attention import PagedContext
+from kvlib.tensors.paged_context import PagedContext
 
 CPU = torch.device("cpu")
 SIZE, DIM = 4, 8

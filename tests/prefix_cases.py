@@ -2,8 +2,8 @@
 
 from kvlib.blocks import BlockPool
 from kvlib.content import TokenContent
+from kvlib.hash_index import HashIndex
 from kvlib.plan import OutOfBlocks
-from kvlib.prefix import HashIndex
 from kvlib.priority import PriorityPolicy, Retain
 from kvlib.radix import RadixTree
 from kvlib.retention import DropAll, RankedFIFO, RankedLFU, RankedLRU, SLRUPolicy

@@ -7,11 +7,13 @@ import torch
 
 from exact_caches import EXACT
 from kvlib.sizes import KVShape
+from kvlib.tensors.aligned import aligned_empty
 from kvlib.tensors.attention import causal_mask, contiguous_attention, reference_attention
+from kvlib.tensors.attention_parts import merge
 from kvlib.tensors.device import device
 from kvlib.tensors.paged import PagedKVCache
-from kvlib.tensors.paged_attention import WAYS, choose_way, merge
-from kvlib.tensors.store import aligned_empty
+from kvlib.tensors.paged_attention import WAYS
+from kvlib.tensors.way_choice import choose_way
 from public_cases import case
 
 ONE = KVShape(num_layers=1, num_kv_heads=1, head_dim=4)

@@ -6,13 +6,14 @@ import sys
 from kvlib.blocks import BlockPool
 from kvlib.content import TokenContent
 from kvlib.eviction import LRUPolicy
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
-from kvlib.prefix import HashIndex
 from kvlib.radix import RadixTree
 from kvlib.request import Request
 from kvlib.retention import RankedLRU
 from kvlib.served import ServedRequest
-from kvlib.tiers import Tier, TierStack
+from kvlib.tier import Tier
+from kvlib.tiers import TierStack
 from public_cases import case
 
 INDEXES = (HashIndex, RadixTree)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+import test_prefetch
 import test_tiered
-import test_transfer
 from kvlib.content import TokenContent
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.plan import SequenceTooLong
-from kvlib.prefix import HashIndex
 from kvlib.radix import RadixTree
 from kvlib.request import Request
 from kvlib.scheduler import Scheduler
@@ -109,5 +109,5 @@ def a_swapped_block_reads_as_it_was_written():
     cache.close()
 
 
-case("TI-3")(test_transfer.test_TI_3_planned_and_fetched_amounts_differ_by_the_overlap)
-case("TI-5")(test_transfer.test_TI_5_a_hit_is_whole_chunks)
+case("TI-3")(test_prefetch.test_TI_3_planned_and_fetched_amounts_differ_by_the_overlap)
+case("TI-5")(test_prefetch.test_TI_5_a_hit_is_whole_chunks)

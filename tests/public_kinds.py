@@ -75,7 +75,7 @@ KINDS = {
     ],
     "swap / tier ordering and mapping": [
         "tests/test_tiers.py::TierMachine",
-        "tests/test_transfer.py::test_every_plan_covers_what_it_promises",
+        "tests/test_prefetch.py::test_every_plan_covers_what_it_promises",
         "tests/test_kinds_serving.py::test_whoever_is_preempted_reads_its_own_text_to_the_end",
         "tests/test_kinds_prefix.py::test_a_text_that_came_up_again_still_ends_first",
     ],

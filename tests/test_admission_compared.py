@@ -10,7 +10,8 @@ from kvlib.admission import AdmitDiscounted, AdmitPredictedPeak, AdmitPrompt, Ad
 from kvlib.kv_memory import KVMemory
 from kvlib.lognormal import Spread, lognormal
 from kvlib.preemption import fewest_outputs, newest, oldest
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serving import serve
 
 RULES = {  # the rule, its unit of memory, whom it takes memory from

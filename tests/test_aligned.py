@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from kvlib.sizes import KVShape
-from kvlib.tensors.caches import AlignedKVCache
-from kvlib.tensors.store import KVStore, aligned_empty
+from kvlib.tensors.aligned import aligned_empty
+from kvlib.tensors.contiguous import AlignedKVCache
+from kvlib.tensors.store import KVStore
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

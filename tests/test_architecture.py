@@ -3,7 +3,7 @@
 import torch
 
 from kvlib.sizes import KVShape
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.paged import PagedKVCache
 
 VAULT = {"num_layers": 26, "num_kv_heads": 1, "head_dim": 2, "window": 512}

@@ -3,9 +3,9 @@
 from copy import deepcopy
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
 
+from allocator_machine import CellsMachine
 from kvlib.arena import Arena, Piece, best_fit, first_fit
 from kvlib.buddy import BuddyArena
 from kvlib.plan import OutOfBlocks, SequenceTooLong
@@ -241,116 +241,56 @@ def test_check_names_what_is_broken(spoil, named):
         arena.check()
 
 
-# Mostly small, so that many fit; now and then one that cannot.
-SIZES = st.integers(1, 6) | st.integers(1, 26)
-
-
-class CellsMachine(RuleBasedStateMachine):
-    """Random traffic against a list of cells, each of which holds its owner's name and offset."""
-
-    SIZE, FIT = 24, staticmethod(first_fit)
+class ArenaMachine(CellsMachine):
+    FIT = staticmethod(first_fit)
 
     def __init__(self):
         super().__init__()
-        self.arena = Arena(self.SIZE, fit=self.FIT)
-        self.cells = [None] * self.SIZE
-        self.live = {}
-        self.named = 0
+        self.begin(Arena(24, fit=self.FIT))
 
     def runs(self):
         """The runs of free cells, found by looking at each cell."""
         text = "".join("." if cell is None else "x" for cell in self.cells)
         return [
             Piece(i, len(text[i:]) - len(text[i:].lstrip(".")))
-            for i in range(self.SIZE)
+            for i in range(len(text))
             if text[i] == "." and (i == 0 or text[i - 1] == "x")
         ]
 
-    def refused(self, call, size):
-        before = deepcopy(vars(self.arena))
-        error = SequenceTooLong if size > self.SIZE else OutOfBlocks
-        with pytest.raises(error, match=f"asked for {size} in one piece"):
-            call()
-        assert vars(self.arena) == before
-
-    def fill(self, name, piece):
-        assert self.cells[piece.start : piece.end] == [None] * piece.size
-        self.cells[piece.start : piece.end] = [(name, i) for i in range(piece.size)]
-        self.live[name] = piece
-
-    def clear(self, name):
-        piece = self.live.pop(name)
-        assert self.cells[piece.start : piece.end] == [(name, i) for i in range(piece.size)]
-        self.cells[piece.start : piece.end] = [None] * piece.size
-        return piece
-
-    @rule(size=SIZES)
-    def allocate(self, size):
+    def starts(self, size):
         hole = self.FIT(self.runs(), size)
-        assert self.arena.can_allocate(size) == (hole is not None)
-        if hole is None:
-            self.refused(lambda: self.arena.allocate(size), size)
-            return
-        piece = self.arena.allocate(size)
-        assert piece == Piece(hole.start, size)
-        self.fill(self.named, piece)
-        self.named += 1
+        return [] if hole is None else [hole.start]
 
-    @rule(data=st.data())
-    def free(self, data):
-        if not self.live:
-            return
-        piece = self.clear(data.draw(st.sampled_from(sorted(self.live))))
-        self.arena.free(piece)
-        with pytest.raises(ValueError, match="not handed out"):
-            self.arena.free(piece)
-
-    @rule(data=st.data(), size=SIZES)
-    def resize(self, data, size):
-        if not self.live:
-            return
-        name = data.draw(st.sampled_from(sorted(self.live)))
-        old = self.live[name]
+    def stays(self, old, size):
         room = self.cells[old.end : old.start + size] == [None] * (size - old.size)
-        stays = size <= old.size or (old.start + size <= self.SIZE and room)
-        if not stays and self.FIT(self.runs(), size) is None:
-            self.refused(lambda: self.arena.resize(old, size), size)
-            return
-        new = self.arena.resize(old, size)
-        assert new.size == size and (new.start == old.start) == stays
-        if not stays:
-            assert self.cells[new.start : new.end] == [None] * size, "old and new exist at once"
-        self.clear(name)
-        self.fill(name, new)
+        return size <= old.size or (old.start + size <= self.arena.size and room)
 
     @rule()
     def compact(self):
-        names = {piece: name for name, piece in self.live.items()}
+        named = {piece: (name, size) for name, (piece, size) in self.live.items()}
         for old, new in self.arena.compact():
             self.cells[new.start : new.end] = self.cells[old.start : old.end]
-            self.live[names[old]] = new
-        held = sum(piece.size for piece in self.live.values())
-        self.cells[held:] = [None] * (self.SIZE - held)
-        for name, piece in self.live.items():
+            name, size = named[old]
+            self.live[name] = (new, size)
+        held = sum(piece.size for piece, _ in self.live.values())
+        self.cells[held:] = [None] * (self.arena.size - held)
+        for name, (piece, _) in self.live.items():
             assert self.cells[piece.start : piece.end] == [(name, i) for i in range(piece.size)]
 
     @invariant()
-    def nothing_is_lost(self):
-        self.arena.check()
+    def holes_are_the_runs_of_free_cells_and_nothing_is_lost_in_a_piece(self):
         assert list(self.arena.holes) == self.runs()
-        assert sorted(self.live.values()) == list(self.arena.pieces)
-        assert self.arena.num_free == self.cells.count(None)
         assert self.arena.largest_hole == max((run.size for run in self.runs()), default=0)
         for next_size in (1, 4, 25):
             parts = self.arena.split(next_size)
             free = sum(run.size for run in self.runs() if run.size >= next_size)
-            assert (parts.used, parts.free) == (self.SIZE - self.arena.num_free, free)
+            assert (parts.used, parts.free) == (self.arena.size - self.arena.num_free, free)
             assert parts.internal_fragmentation == parts.reservation == 0
 
 
-class BestFitMachine(CellsMachine):
+class BestFitMachine(ArenaMachine):
     FIT = staticmethod(best_fit)
 
 
-TestArenaMachine = CellsMachine.TestCase
+TestArenaMachine = ArenaMachine.TestCase
 TestBestFitMachine = BestFitMachine.TestCase

@@ -57,7 +57,27 @@ def extension(module: str):
 
 
 def test_every_page_is_in_the_contents_once():
-    assert sorted(listed()) == sorted(name(path.with_suffix("")) for path in SOURCES)
+    pages = [name(path.with_suffix("")) for path in SOURCES]
+    assert not (missing := set(pages) - set(listed())), f"_toc.yml lists no {sorted(missing)}"
+    assert sorted(listed()) == sorted(pages), "_toc.yml lists a page twice, or one without a file"
+
+
+def unnamed(index: str, pages: list[str]) -> list[str]:
+    """The pages to which a chapter's index has neither a link nor a `doc`."""
+    return [page for page in pages if not re.search(rf"[(<`]{page}(\.ipynb|\.md)?[)>`]", index)]
+
+
+def test_the_index_of_a_chapter_names_each_of_its_pages():
+    for index in sorted(ROOT.glob("chapters/0*/index.md")):
+        pages = [path.stem for path in SOURCES if path.parent == index.parent and path != index]
+        missing = unnamed(index.read_text(encoding="utf-8"), pages)
+        assert not missing, f"{name(index)} names no {missing}"
+
+
+def test_a_page_that_an_index_only_mentions_is_not_named():
+    index = "See {doc}`one`, [two](two.ipynb) and {doc}`the third <three>`; four, `fourteen`."
+    assert unnamed(index, ["one", "two", "three"]) == []
+    assert unnamed(index, ["four", "teen"]) == ["four", "teen"]
 
 
 def test_all_five_chapters_stand():
@@ -69,6 +89,33 @@ def test_all_five_chapters_stand():
 def test_no_notebook_is_empty(path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     assert any(cell["cell_type"] == "code" for cell in cells)
+
+
+def opening(path: Path) -> str:
+    """What a page says of itself first: its first cell, or the whole of a page of text."""
+    text = path.read_text(encoding="utf-8")
+    return "".join(json.loads(text)["cells"][0]["source"]) if path.suffix == ".ipynb" else text
+
+
+TIME = re.compile(r"\b(?:minutes?|hours?)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if "chapters" in p.parts], ids=name)
+def test_no_page_of_a_chapter_says_how_long_it_takes(path):
+    # The map counts the minutes of every page; a typed number would soon contradict it.
+    assert not TIME.findall(opening(path))
+
+
+def test_a_typed_time_would_be_found(tmp_path):
+    page = {
+        "cells": [{"cell_type": "markdown", "source": ["# A page\n", "Half an hour; a laptop."]}]
+    }
+    (tmp_path / "page.ipynb").write_text(json.dumps(page))
+    (tmp_path / "index.md").write_text("About forty-five\nminutes.")
+    assert [TIME.findall(opening(tmp_path / n)) for n in ("page.ipynb", "index.md")] == [
+        ["hour"],
+        ["minutes"],
+    ]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)
@@ -115,7 +162,20 @@ def test_every_public_module_is_on_one_api_page():
         for path in (ROOT / "kvlib").rglob("*.py")
         if not path.name.startswith("_")
     }
-    assert sorted(shown) == sorted(modules)
+    missing = sorted(modules - set(shown))
+    assert not missing, f"no page book/api*.md has an automodule:: for {missing}"
+    assert sorted(shown) == sorted(modules), "a module is shown twice, or is gone"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "book").glob("api*.md")), ids=name)
+def test_the_head_of_an_api_page_lists_the_modules_below_it(path):
+    text = path.read_text(encoding="utf-8")
+    shown = re.findall(r"automodule:: (\S+)", text)
+    head = text.partition("\n## ")[0]
+    listed_above = re.findall(r"\{py:mod\}`~?([\w.]+)`", head.partition("Modules:")[2])
+    missing = [module for module in shown if module not in listed_above]
+    assert not missing, f"{name(path)}: 'Modules:' at its head lists no {missing}"
+    assert len(listed_above) == len(shown), f"{name(path)} lists a module that is not below"
 
 
 def test_every_term_has_its_chinese_word_and_appears_once():

@@ -1,12 +1,11 @@
 """The buddy system: powers of two, aligned, halves that find each other again."""
 
-from copy import deepcopy
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant
 
+from allocator_machine import CellsMachine
 from kvlib.allocator import Piece
 from kvlib.buddy import BuddyArena, power_of_two
 from kvlib.plan import OutOfBlocks, SequenceTooLong
@@ -157,92 +156,36 @@ def test_with_everything_given_back_the_arena_is_as_new(size):
     assert arena.holes == new
 
 
-# Mostly small, so that many fit; now and then one that cannot.
-SIZES = st.integers(1, 6) | st.integers(1, 41)
+class BuddyMachine(CellsMachine):
+    """A request fits where an aligned run of free cells is."""
 
-
-class BuddyMachine(RuleBasedStateMachine):
-    """Random traffic against cells: a request fits where an aligned run of free cells is."""
+    SIZES = st.integers(1, 6) | st.integers(1, 41)
 
     @initialize(size=st.integers(1, 40))
     def start(self, size):
-        self.size, self.arena = size, BuddyArena(size)
-        self.cells, self.live, self.named = [None] * size, {}, 0
+        self.begin(BuddyArena(size))
 
-    def aligned(self, size):
+    def wide(self, size):
+        return power_of_two(size)
+
+    def starts(self, size):
         """The first cells of free runs of the rounded size, at multiples of it."""
-        wide = power_of_two(size)
-        starts = range(0, self.size - wide + 1, wide)
+        wide = self.wide(size)
+        starts = range(0, self.arena.size - wide + 1, wide)
         return [at for at in starts if self.cells[at : at + wide] == [None] * wide]
 
-    def refused(self, call, size):
-        before = deepcopy(vars(self.arena))
-        never = power_of_two(size) > self.size
-        with pytest.raises(SequenceTooLong if never else OutOfBlocks, match=f"asked for {size} in"):
-            call()
-        assert vars(self.arena) == before
-
-    def fill(self, name, piece, size):
-        assert piece.size == power_of_two(size)
-        assert self.cells[piece.start : piece.end] == [None] * piece.size
-        self.cells[piece.start : piece.end] = [name] * piece.size
-        self.live[name] = (piece, size)
-
-    def clear(self, name):
-        piece, _ = self.live.pop(name)
-        assert self.cells[piece.start : piece.end] == [name] * piece.size
-        self.cells[piece.start : piece.end] = [None] * piece.size
-        return piece
-
-    @rule(size=SIZES)
-    def allocate(self, size):
-        assert self.arena.can_allocate(size) == bool(self.aligned(size))
-        if not self.aligned(size):
-            self.refused(lambda: self.arena.allocate(size), size)
-            return
-        self.fill(self.named, self.arena.allocate(size), size)
-        self.named += 1
-
-    @rule(data=st.data())
-    def free(self, data):
-        if not self.live:
-            return
-        piece = self.clear(data.draw(st.sampled_from(sorted(self.live))))
-        self.arena.free(piece)
-        with pytest.raises(ValueError, match="not handed out"):
-            self.arena.free(piece)
-
-    @rule(data=st.data(), size=SIZES)
-    def resize(self, data, size):
-        if not self.live:
-            return
-        name = data.draw(st.sampled_from(sorted(self.live)))
-        old, _ = self.live[name]
-        wide = power_of_two(size)
+    def stays(self, old, size):
+        wide = self.wide(size)
         behind = self.cells[old.end : old.start + wide]
-        stays = old.start % wide == 0 and behind == [None] * (wide - old.size)
-        if not stays and not self.aligned(size):
-            self.refused(lambda: self.arena.resize(old, size), size)
-            return
-        new = self.arena.resize(old, size)
-        assert (new.start == old.start) == stays
-        if not stays:
-            assert self.cells[new.start : new.end] == [None] * wide, "old and new exist at once"
-        self.clear(name)
-        self.fill(name, new, size)
+        return old.start % wide == 0 and behind == [None] * (wide - old.size)
 
     @invariant()
-    def nothing_is_lost(self):
-        if not hasattr(self, "arena"):
-            return
-        self.arena.check()
-        assert self.arena.num_free == self.cells.count(None)
-        assert list(self.arena.pieces) == sorted(piece for piece, _ in self.live.values())
+    def what_is_rounded_up_is_internal_fragmentation(self):
         asked = sum(size for _, size in self.live.values())
         parts = self.arena.split(next_size=3)
         assert parts.used == asked
-        assert parts.internal_fragmentation == self.size - self.arena.num_free - asked
-        assert (parts.free > 0) == bool(self.aligned(3))
+        assert parts.internal_fragmentation == self.arena.size - self.arena.num_free - asked
+        assert (parts.free > 0) == bool(self.starts(3))
 
 
 TestBuddyMachine = BuddyMachine.TestCase

@@ -5,7 +5,7 @@ import torch
 
 from kvlib.precision import Precision
 from kvlib.sizes import KVShape
-from kvlib.tensors.caches import AlignedKVCache, ContiguousKVCache
+from kvlib.tensors.contiguous import AlignedKVCache, ContiguousKVCache
 from kvlib.tensors.heavy_hitters import HeavyHitterKVCache
 from kvlib.tensors.overwrites import Overwrites
 from kvlib.tensors.quantized import QuantizedKVCache

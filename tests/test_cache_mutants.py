@@ -8,7 +8,7 @@ from exact_caches import EXACT, poison
 from kvlib.block_table import BlockTable
 from kvlib.ledger import ContiguousLedger
 from kvlib.tensors.llama import Llama
-from kvlib.tensors.paged_attention import PagedContext
+from kvlib.tensors.paged_context import PagedContext
 from kvlib.tensors.step import NoCache
 from kvlib.tensors.store import KVStore
 

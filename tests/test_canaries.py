@@ -11,7 +11,7 @@ import torch
 from conftest import small_config
 from exact_caches import fill
 from kvlib.sizes import KVShape
-from kvlib.tensors.caches import AlignedKVCache, ContiguousKVCache
+from kvlib.tensors.contiguous import AlignedKVCache, ContiguousKVCache
 from kvlib.tensors.engine import Engine
 from kvlib.tensors.graph import DecodeGraph
 from kvlib.tensors.head_sharded import HeadShardedKVCache
@@ -27,7 +27,7 @@ from kvlib.tensors.sink_window import RollingKVCache, SinkWindowKVCache
 from kvlib.tensors.snap import SnapKVCache
 from kvlib.tensors.tiered import TieredKVCache
 from kvlib.tensors.top_blocks import TopBlocksKVCache
-from kvlib.tiers import Tier
+from kvlib.tier import Tier
 
 CANARIES = [float("nan"), float("inf"), -1e30, 7.0]
 TEXTS = {"a": [5, 1, 4, 1, 5, 9, 2], "b": [2, 7, 1, 8], "c": [3, 3, 3, 3, 3]}

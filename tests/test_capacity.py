@@ -9,8 +9,9 @@ from textwrap import fill
 import pytest
 
 from kvlib import capacity, catalog
-from kvlib.fleet import EFFICIENCY, SPANS, Interval, plan_range
-from kvlib.scheduler import StepLimits
+from kvlib.fleet import EFFICIENCY, SPANS
+from kvlib.plan_interval import Interval, plan_range
+from kvlib.scheduled_step import StepLimits
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -1,12 +1,10 @@
 """The capstone grades: four references, a solution that beats them, and nobody who cheats."""
 
 import json
-import pickle
 import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
-from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -17,10 +15,12 @@ from hypothesis import strategies as st
 from capstone_solution import Selective
 from kvlib import capstone as rules
 from kvlib.admission import AdmitPredictedPeak
-from kvlib.capstone import Ask, Refused, Score, graded, leaderboard, require_fair
-from kvlib.scheduler import StepLimits
+from kvlib.capstone import Ask, Refused, Score, graded, leaderboard
+from kvlib.capstone_fair import require_fair
+from kvlib.scheduled_step import StepLimits
 from kvlib.show.drawings.capstone_board import scores
 from kvlib.tensors import capstone as judge
+from kvlib.tensors import capstone_file
 from kvlib.tensors.capstone_meter import OVERHEAD_S, Charge
 from kvlib.tensors.engine import Engine
 from kvlib.tensors.llama import Llama
@@ -87,60 +87,6 @@ def test_the_command_refuses_with_the_table_and_a_status(capsys, tmp_path):
     assert said == "refused: bad.py should have a function build(model, num_blocks)\n"
 
 
-MISTAKES = {
-    "def build(:": r"bad.py failed: SyntaxError: .* \(bad.py, line 1\)",
-    "def build(model, n):\n    1 / 0": "bad.py failed in line 2: ZeroDivisionError",
-    "def build(model, n):\n    pass": "build should return an engine with `submit`, .* NoneType",
-    "raise SystemExit(0)": "bad.py failed in line 1: SystemExit: 0",
-    "def build(model):\n    pass": "bad.py failed: TypeError: build",
-    "x = 1": "bad.py should have a function build",
-}
-
-
-@pytest.mark.parametrize("source, said", MISTAKES.items(), ids=range(len(MISTAKES)))
-def test_each_mistake_in_a_file_gets_its_sentence(tmp_path, source, said):
-    bad = tmp_path / "bad.py"
-    bad.write_text(source + "\n")
-    with pytest.raises(Refused, match=said):
-        judge.grade_file(bad)
-    assert not [name for name in sys.modules if name.startswith("graded ")]
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path):
-    bad = tmp_path / "bad.py"
-    bad.write_bytes(b"\xff\xfe")
-    with pytest.raises(Refused, match=r"bad.py failed: UnicodeDecodeError"):
-        judge.grade_file(bad)
-
-
-def test_a_file_may_have_dataclasses_and_its_annotations_are_its_own(tmp_path):
-    fine = tmp_path / "fine.py"
-    fine.write_text(
-        "from dataclasses import dataclass\n"
-        "@dataclass\nclass Row:\n    n: int\n    m: 'int' = 1\n"
-        "assert Row.__annotations__['n'] is int\n"
-        "def build(model, num_blocks):\n    raise KeyError(Row(3))\n"
-    )
-    with pytest.raises(Refused, match=r"in line 8: KeyError: Row\(n=3, m=1\)"):
-        judge.grade_file(fine)
-
-
-@pytest.mark.parametrize(
-    "source, said, limit_s",
-    [
-        ("while True:\n    pass", "should be through within 1 s, yours was not", 1),
-        ("import os\nos._exit(0)", "bad.py ended the program, exit status 0", 180),
-    ],
-    ids=["hangs", "exits"],
-)
-def test_a_process_of_its_own_may_hang_or_exit(tmp_path, source, said, limit_s):
-    bad = tmp_path / "bad.py"
-    bad.write_text(source + "\n")
-    with pytest.raises(Refused, match=said):
-        judge.grade_apart(bad, limit_s)
-    assert not active_children()
-
-
 def test_an_engine_with_no_idea_exits_with_one(capsys, monkeypatch, tmp_path):
     """Its goodput is above all four by a step size that nobody chose; a pass asks for more."""
     plain = tmp_path / "plain.py"
@@ -148,11 +94,11 @@ def test_an_engine_with_no_idea_exits_with_one(capsys, monkeypatch, tmp_path):
         "from kvlib.tensors.engine import Engine\n"
         "def build(model, num_blocks):\n    return Engine(model, num_blocks)\n"
     )
-    score = judge.grade_file(plain)
+    score = capstone_file.grade_file(plain)
     best = scores()[0][-1].goodput
     assert best < score.goodput < rules.PASS_TIMES * best
     for found, status in ((score, 1), (replace(score, good=99), 0)):
-        monkeypatch.setattr(judge, "grade_apart", lambda path, found=found: found)
+        monkeypatch.setattr(capstone_file, "grade_apart", lambda path, found=found: found)
         assert rules.main([str(plain)]) == status
         last = capsys.readouterr().out.splitlines()[-1]
         asked = f"to pass: {rules.PASS_TIMES * best:.2f}, 1.25 times the best of the four"
@@ -175,7 +121,7 @@ def test_the_page_shows_the_solution_that_is_graded():
 @pytest.mark.parametrize("seed", [0, 3])
 def test_the_solution_beats_the_best_reference_on_traces_it_was_not_made_for(seed):
     best = judge.judge("chunks", chunks, seed)
-    mine = judge.grade_file(SOLUTION, seed)
+    mine = capstone_file.grade_file(SOLUTION, seed)
     assert mine.goodput > best.goodput
     assert mine.good > best.good
 
@@ -502,83 +448,3 @@ def test_those_that_the_best_of_the_picture_gives_up_have_long_prompts():
     assert score == scores()[1][128, 0.0, True, True]
     given_up = [len(each.prompt) for each in kept if each.finish_reason == "cancelled"]
     assert len(given_up) == 3 and min(given_up) > 250
-
-
-SAID = {**dict.fromkeys(("good", "finished", "late", "stalled", "forwarded", "steps"), 1)}
-SAID |= {"name": "x", "seconds": 2.0}
-
-
-def test_a_score_comes_from_the_other_process_as_it_was():
-    assert judge._score(json.dumps(SAID).encode(), "x.py") == Score(**SAID)
-    with pytest.raises(Refused, match=r"^no token$"):
-        judge._score(b'{"refused": "no token"}', "x.py")
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        pickle.dumps(Score(**SAID)),
-        b"",
-        b"\xff",
-        b"[]",
-        b"5",
-        b'"refused"',
-        b'["refused"]',
-        b"[" * 60_000,
-        json.dumps(SAID | {"more": 1}).encode(),
-        json.dumps({"name": "x"}).encode(),
-        json.dumps(SAID | {"seconds": float("nan")}).encode(),
-        json.dumps(SAID | {"good": "99"}).encode(),
-        json.dumps(SAID | {"good": None}).encode(),
-    ],
-    ids=range(13),
-)
-def test_what_is_no_score_is_refused_and_never_unpickled(said):
-    with pytest.raises(Refused, match=r"x\.py should leave it to the judge to say its score"):
-        judge._score(said, "x.py")
-
-
-FORGED = """
-import os
-from pathlib import Path
-
-class Opened:
-    def __reduce__(self):
-        return (Path.write_text, (Path({aim!r}), "opened"))
-
-def build(model, num_blocks):
-    import pickle
-    try:
-        raise KeyError
-    except KeyError as error:
-        frame = error.__traceback__.tb_frame
-    while "there" not in frame.f_locals:
-        frame = frame.f_back
-    frame.f_locals["there"].send_bytes(pickle.dumps(Opened()))
-    os._exit(0)
-"""
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"\xff\xfe", "utf-8"),
-        (b"(" * 5000, "paren"),
-        (b" " * (2**20 + 1), "at most 1,048,576 are read"),
-    ],
-    ids=["bytes", "deep", "long"],
-)
-def test_a_file_that_is_no_engine_is_refused(tmp_path, data, said):
-    (tmp_path / "bad.py").write_bytes(data)
-    with pytest.raises(Refused, match=r"bad\.py failed") as refused:
-        judge.grade_file(tmp_path / "bad.py")
-    assert said in str(refused.value) and len(str(refused.value)) < 300
-
-
-def test_a_graded_file_cannot_make_the_judge_run_anything(tmp_path):
-    """It finds the line that its score goes through, and writes a pickle into it."""
-    aim, bad = tmp_path / "aim", tmp_path / "bad.py"
-    bad.write_text(FORGED.format(aim=str(aim)))
-    with pytest.raises(Refused, match=r"bad\.py should leave it to the judge"):
-        judge.grade_apart(bad, 60)
-    assert not aim.exists() and not active_children()

@@ -2,13 +2,15 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from kvlib import capstone as rules
-from kvlib.capstone import Ask, Refused, Score, graded, leaderboard, require_fair
+from kvlib.capstone import Ask, Refused, Score, graded, leaderboard
 from kvlib.tensors import capstone as judge
+from kvlib.tensors import capstone_file
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,6 +31,7 @@ def test_a_seed_makes_the_same_requests_on_every_host():
 def test_the_page_says_the_rules_as_they_are():
     page = json.loads((ROOT / "chapters/05_practice/capstone.ipynb").read_text("utf-8"))
     text = "\n".join("".join(cell["source"]) for cell in page["cells"])
+    text = re.sub(r"\{term\}`(.+?)(?: <.+?>)?`", r"\1", text)  # as it is read, without links
     for said in (
         f"its first token at most {rules.TTFT_S} s after it arrived",
         f"no two neighbouring tokens more than {rules.GAP_S} s apart",
@@ -80,30 +83,6 @@ def test_the_table_is_as_wide_for_every_name():
     ]
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("import os, time", "import 'time', yours imports 'time'"),
-        ("import kvlib.capstone_x as y", "import 'capstone_x', yours imports 'kvlib.capstone_x'"),
-        ("from kvlib.tensors import load_model", "import 'load_model', yours imports 'load_model'"),
-        ("from kvlib.tensors.capstone import judge", "import 'capstone'"),
-        ("from gc import collect", "import 'gc', yours imports 'gc'"),
-        ("x = eval('1')", "call eval, yours does"),
-        ("def build(model, n):\n    return model.Llama", "look at 'Llama', yours does"),
-    ],
-)
-def test_what_no_engine_needs_is_named(source, said):
-    with pytest.raises(Refused) as caught:
-        require_fair(source)
-    assert f"an engine should not {said}" in str(caught.value)
-
-
-def test_what_an_engine_may_do():
-    require_fair("from . import mine\nimport math, kvlib.prefix\nx = evaluate(math.pi, timer)\n")
-    with pytest.raises(SyntaxError, match="mine"):
-        require_fair("def", "mine.py")
-
-
 @pytest.fixture
 def four(monkeypatch):
     """Four references of 4, 3, 2 and 1 good requests a second."""
@@ -115,7 +94,7 @@ def four(monkeypatch):
 def test_a_pass_is_a_quarter_more_than_the_best(good, status, monkeypatch, capsys, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("")
-    monkeypatch.setattr(judge, "grade_apart", lambda path: score(path.stem, good))
+    monkeypatch.setattr(capstone_file, "grade_apart", lambda path: score(path.stem, good))
     assert rules.main([str(file)]) == status
     lines = capsys.readouterr().out.splitlines()
     last = "to pass: 5.00, 1.25 times the best of the four"
@@ -141,6 +120,6 @@ def test_who_is_refused_is_told_why(monkeypatch, capsys):
     def refuse(path):
         raise Refused(f"{path.name} took too long")
 
-    monkeypatch.setattr(judge, "grade_apart", refuse)
+    monkeypatch.setattr(capstone_file, "grade_apart", refuse)
     assert rules.main([__file__]) == 1
     assert capsys.readouterr().out == "refused: test_capstone_rules.py took too long\n"

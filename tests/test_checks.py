@@ -10,17 +10,18 @@ from kvlib.buddy import BuddyArena
 from kvlib.content import TokenContent
 from kvlib.eviction import FIFOPolicy, LFUPolicy
 from kvlib.frequency import UseCounts, _Count
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.ledger import ContiguousLedger
 from kvlib.paged_ledger import PagedLedger
 from kvlib.preemption import SwapSpace
-from kvlib.prefix import HashIndex
 from kvlib.radix import RadixTree
 from kvlib.request import Request
 from kvlib.retention import RankedLRU
 from kvlib.scheduler import Scheduler
 from kvlib.slab import SlabPool
-from kvlib.tiers import Tier, TierStack
+from kvlib.tier import Tier
+from kvlib.tiers import TierStack
 from prefix_cases import Sequence
 
 
@@ -357,24 +358,25 @@ def by_order(job):
 def stopped_unseen(scheduler):
     """The first request has no memory any more, and the scheduler's sums agree with that."""
     job = scheduler.running[0]
-    scheduler.room_tokens -= job.room
-    scheduler.computed_tokens -= job.num_computed
-    scheduler.needed_tokens -= min(job.room, job.stop_at)
-    scheduler.memory.stop(job)
+    batch = scheduler.running
+    batch.room_tokens -= job.room
+    batch.computed_tokens -= job.num_computed
+    batch.needed_tokens -= min(job.room, job.stop_at)
+    batch.memory.stop(job)
 
 
 @table(
     memory=(lambda s: s.memory.pool._empty.popitem(), "a block is lost"),
     line=(lambda s: s.waiting.push(s.waiting.head()), "one of 2 waits twice"),
     roomless=(stopped_unseen, "a request runs without room"),
-    space=(lambda s: setattr(s.swap, "num_free", 10), "10 tokens free of 9"),
-    twice=(lambda s: s.running.append(s.running[0]), "a request runs twice"),
+    space=(lambda s: setattr(s.running.swap, "num_free", 10), "10 tokens free of 9"),
+    twice=(lambda s: s.running._jobs.append(s.running[0]), "a request runs twice"),
     both=(lambda s: s.waiting.push(s.running[0]), "a request waits and runs"),
-    room=(lambda s: setattr(s, "room_tokens", 0), "room miscounted"),
-    computed=(lambda s: setattr(s, "computed_tokens", 0), "computed"),
-    needed=(lambda s: setattr(s, "needed_tokens", 0), "needed"),
+    room=(lambda s: setattr(s.running, "room_tokens", 0), "room miscounted"),
+    computed=(lambda s: setattr(s.running, "computed_tokens", 0), "computed"),
+    needed=(lambda s: setattr(s.running, "needed_tokens", 0), "needed"),
     waiting=(lambda s: setattr(s, "waiting_tokens", 0), "waiting tokens"),
-    swap=(lambda s: s.swap.take(1), "swap space miscounted"),
+    swap=(lambda s: s.running.swap.take(1), "swap space miscounted"),
 )
 def test_a_scheduler(spoil, named):
     found(served(), spoil, named)
@@ -390,22 +392,21 @@ def stacked():
 
 
 def overfill(stack):
-    stack._pins[0]["z"] = 0
-    stack._orders[0].add("z")
+    stack._books[0].add("z")
 
 
 def replace(stack):
-    stack._orders[0].remove("b")
-    stack._orders[0].add("z")
+    stack._books[0].order.remove("b")
+    stack._books[0].order.add("z")
 
 
 @table(
     full=(overfill, "a tier holds more than its capacity"),
-    order=(lambda s: s._orders[0].add("z"), "the eviction policy knows other blocks"),
+    order=(lambda s: s._books[0].order.add("z"), "the eviction policy knows other blocks"),
     replaced=(replace, "a held block could never be evicted"),
-    pinned=(lambda s: s._pins[0].update(b=1), "a pinned block could be evicted"),
-    unpinned=(lambda s: s._pins[0].update(a=0), "a pinned block could be evicted"),
-    line=(lambda s: s._orders[0]._pins.update(b=2), "the line does not hold"),
+    pinned=(lambda s: s._books[0].pins.update(b=1), "a pinned block could be evicted"),
+    unpinned=(lambda s: s._books[0].pins.update(a=0), "a pinned block could be evicted"),
+    line=(lambda s: s._books[0].order._pins.update(b=2), "the line does not hold"),
     uses=(lambda s: s._uses.update(z=1), "uses are counted of other blocks"),
 )
 def test_a_stack_of_tiers(spoil, named):

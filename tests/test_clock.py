@@ -9,7 +9,7 @@ from kvlib.catalog import gpu, model
 from kvlib.clock import RooflineClock
 from kvlib.request import Request
 from kvlib.roofline import decode_cost, prefill_cost, step_seconds
-from kvlib.scheduler import Step
+from kvlib.scheduled_step import Step
 from kvlib.served import ServedRequest
 
 H100, LLAMA = gpu("H100 SXM5"), model("Llama-3-8B")

@@ -6,9 +6,9 @@ from kvlib.admission import AdmitPrompt
 from kvlib.catalog import gpu, model
 from kvlib.comparison import OwnContent, compare, content_for, slots_on
 from kvlib.engine_configs import CONFIGURATIONS, Configuration
-from kvlib.prefix import HashIndex
+from kvlib.hash_index import HashIndex
 from kvlib.request import Request
-from kvlib.scheduler import StepLimits
+from kvlib.scheduled_step import StepLimits
 from kvlib.serving_run import Target
 from kvlib.sizes import KVShape
 

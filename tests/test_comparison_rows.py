@@ -2,7 +2,8 @@
 
 import pytest
 
-from kvlib.comparison import COUNTS, TIMES, compare, row, table
+from kvlib.comparison import compare
+from kvlib.comparison_rows import COUNTS, TIMES, row, table
 from kvlib.engine_configs import Configuration
 from kvlib.request import Request
 from kvlib.serving_run import ServingRun

@@ -11,7 +11,7 @@ from exact_caches import EXACT, ROWS, contiguous, fill, poison
 from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.sizes import KVShape
 from kvlib.tensors.attention import reference_attention
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.sink_window import RollingKVCache
 from kvlib.tensors.step import NoCache
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from conftest import small_config
 from kvlib.tensors import decode_step
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.kernels import few_rows
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.paged import PagedKVCache

@@ -10,18 +10,20 @@ from hypothesis import strategies as st
 from kvlib.admission import AdmitPrompt, AdmitReserved
 from kvlib.catalog import gpu, model
 from kvlib.clock import RooflineClock
-from kvlib.content import content_of
 from kvlib.disaggregated_run import DisaggregatedRun
 from kvlib.disaggregation import decode_instance, prefill_instance, serve_disaggregated
-from kvlib.handover import HandoverLine, Link, ReceivingMemory, SendingMemory
+from kvlib.handover import Link, ReceivingMemory, SendingMemory
+from kvlib.handover_line import HandoverLine
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.plan import OutOfBlocks
 from kvlib.preemption import SwapSpace
-from kvlib.prefix import HashIndex
 from kvlib.request import Request
+from kvlib.request_content import content_of
 from kvlib.reservation import ReserveOracle
 from kvlib.router import LeastLoaded, PrefixAffinity
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.served import ServedRequest
 from kvlib.serving import serve
 from kvlib.serving_run import Target
@@ -602,22 +604,25 @@ def test_every_request_ends_once_and_all_is_given_back(
     for each in (*senders, *receivers):
         assert not each.has_work and each.memory.num_held == 0
         each.check()
-    if done.refused:
-        return
-    most = sizes[1] // block_size * block_size
+    if not done.refused:
+        assert_sums(done, requests, sizes[1] // block_size * block_size, bool(losses))
+
+
+def assert_sums(done, requests, most, lost):
+    """Tokens and bytes are those of the requests: sent once, and computed once unless lost."""
     outputs = [
         min(r.output_tokens, r.max_new_tokens or inf, most - r.prompt_tokens) for r in requests
     ]
     assert done.output_tokens == sum(outputs)
     apart = [r for r, n in zip(requests, outputs, strict=True) if n > 1]
-    if not losses:
+    if not lost:
         assert done.sent == len(apart) and done.lost == 0
         assert done.bytes_sent == 3 * sum(r.prompt_tokens for r in apart)
         assert done.handover_s.count == len(apart)
     assert done.bytes_sent <= 3 * sum(r.prompt_tokens for r in apart)
     needed = sum(r.prompt_tokens for r in requests) + sum(outputs) - len(requests)
     assert done.computed_tokens >= needed
-    if not (losses or done.preempted):
+    if not (lost or done.preempted):
         assert done.computed_tokens == needed
 
 

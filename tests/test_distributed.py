@@ -10,10 +10,10 @@ import torch
 import distributed_cases as cases
 from kvlib.sharding import tokens_held, wire_bytes_by_heads, wire_bytes_by_tokens
 from kvlib.tensors import processes
+from kvlib.tensors.attention_parts import merge
 from kvlib.tensors.distributed import TEXT_BYTES, PeerLost, Ranks
 from kvlib.tensors.generate import generate
 from kvlib.tensors.kernels import paged_cpu
-from kvlib.tensors.paged_attention import merge
 from kvlib.tensors.processes import run_ranks
 from kvlib.tensors.seen_attention import seen_attention
 from kvlib.tensors.transfer import receive_sequence, send_sequence

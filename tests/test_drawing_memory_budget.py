@@ -5,9 +5,9 @@ import re
 import pytest
 
 from kvlib.catalog import gpu, model
-from kvlib.fleet import plan_range
 from kvlib.memory_plan import plan_capacity
 from kvlib.overheads import GIB
+from kvlib.plan_interval import plan_range
 from kvlib.show.drawings.memory_budget import memory_budget
 
 DEFAULTS = {

@@ -6,7 +6,7 @@ import torch
 from kvlib.show.drawings import find
 from kvlib.show.drawings.result_table import LENGTHS, outcome
 from kvlib.sizes import KVShape
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 16, 17, 40])

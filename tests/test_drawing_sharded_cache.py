@@ -68,4 +68,4 @@ def test_bars_are_shares_of_the_whole():
 
 
 def test_bytes_are_written_to_three_digits():
-    assert [sized(n) for n in (0, 999_999, 1_000_000, 10**9)] == ["0 kB", "1 MB", "1 MB", "1 GB"]
+    assert [sized(n) for n in (0, 999_999, 1_000_000, 10**9)] == ["0 KB", "1 MB", "1 MB", "1 GB"]

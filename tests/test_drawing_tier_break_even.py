@@ -5,10 +5,10 @@ import re
 import pytest
 
 from kvlib.catalog import gpu, model
+from kvlib.prefill_time import Prefill
 from kvlib.show.drawings import find
 from kvlib.show.drawings.tier_break_even import MODEL, PREFIXES, both, tier_break_even
-from kvlib.tiers import Tier
-from kvlib.transfer import Prefill
+from kvlib.tier import Tier
 
 CARD = "H100 SXM5"
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from kvlib import measured
+from kvlib.ranking import pareto_front
 from kvlib.show.drawings.tuning_front import CLOCKS, TRACES, VALUES, points, tuning_front
-from kvlib.tuning import Setting, grid, pareto_front
+from kvlib.tuning import Setting, grid
 
 DATA = Path(__file__).resolve().parents[1] / "kvlib" / "data" / "tuning.json"
 SETTINGS = grid(Setting(), **VALUES)

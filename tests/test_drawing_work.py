@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from conftest import small_config
 from kvlib.show.drawings import find
 from kvlib.show.drawings.work import BYTES_PER_TOKEN, counted
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.generate import generate
 from kvlib.tensors.llama import Llama
 

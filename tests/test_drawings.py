@@ -244,7 +244,20 @@ def test_every_drawing_is_at_home_where_the_list_says() -> None:
     for path in folder.glob("*.py"):
         import_module(f"kvlib.show.drawings.{path.stem}")
     found = {name: drawn.draw.__module__.split(".")[-1] for name, drawn in _DRAWINGS.items()}
-    assert {name: home for name, home in found.items() if name in names()} == HOMES
+    homeless = {name: home for name, home in found.items() if name not in HOMES}
+    assert not homeless, f"kvlib/show/drawings/homes.py has no line for {homeless}"
+    assert found == HOMES
+
+
+def test_every_drawing_stands_on_a_page_and_has_tests_of_its_own() -> None:
+    root = Path(__file__).resolve().parents[1]
+    pages = "".join(path.read_text("utf-8") for path in root.glob("chapters/*/*.ipynb"))
+    tests = "".join(path.read_text("utf-8") for path in root.glob("tests/test_*.py"))
+    for name, home in HOMES.items():
+        assert f'show.widget(\\"{name}\\"' in pages, f'no page says show.widget("{name}")'
+        imported = f"kvlib.show.drawings.{home} import" in tests
+        own = imported or re.search(rf'\b(find|widget|render)\("{name}"', tests)
+        assert own, f"no test draws {name}; write tests/test_drawing_{home}.py"
 
 
 def test_a_picture_loads_no_other_picture_than_it_needs() -> None:

@@ -10,14 +10,15 @@ from engine_cases import Fragile, Solo, Ticks, assert_empty, engine_of, run
 from exact_caches import fill
 from kvlib.admission import AdmitReserved
 from kvlib.content import TokenContent
-from kvlib.engine_request import EngineFull
+from kvlib.engine_refusals import EngineFull
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.plan import SequenceTooLong
 from kvlib.preemption import SwapSpace, oldest
-from kvlib.prefix import HashIndex
 from kvlib.request import Request
 from kvlib.reservation import ReservePowerOfTwo
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.tensors.engine import Engine
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.sampling import Sampling

@@ -31,7 +31,7 @@ def test_the_cheapest_engines_come_out_of_the_long_trace_as_recorded(monkeypatch
 def test_the_record_has_every_engine():
     record = measured.load("engine_atlas.cpu")
     for load in record["data"]["loads"].values():
-        assert list(load["engines"]) == atlas.engines()
+        assert list(load["engines"]) == atlas.engines(), "run python measure/engine_atlas.py"
         assert {row["refused"] for row in load["engines"].values()} <= {0, 1}
 
 

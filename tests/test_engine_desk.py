@@ -3,7 +3,7 @@
 import pytest
 
 from engine_cases import TEXT, Sevens
-from kvlib.scheduler import StepLimits
+from kvlib.scheduled_step import StepLimits
 
 
 def ends(*requests):

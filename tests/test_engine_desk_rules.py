@@ -4,9 +4,9 @@ import pytest
 
 from engine_cases import TEXT, Sevens
 from kvlib.engine_desk import one_at_a_time
-from kvlib.engine_request import EngineFull
+from kvlib.engine_refusals import EngineFull
 from kvlib.plan import SequenceTooLong
-from kvlib.scheduler import StepLimits
+from kvlib.scheduled_step import StepLimits
 
 
 def test_max_seq_len_is_what_model_and_memory_hold():

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlib.engine_logs import LONGEST, LogError, Size, parse
+from kvlib.engine_logs import LONGEST, LogError, parse
+from kvlib.log_values import Size
 
 # Formats as they were printed, the numbers are ours. Version and where the format was read:
 KNOWN = {

@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from conftest import small_config
 from engine_cases import Fragile, Solo, Ticks, assert_empty, engine_of
 from kvlib.admission import AdmitPrompt, AdmitReserved
-from kvlib.engine_request import EngineFull
+from kvlib.engine_refusals import EngineFull
 from kvlib.fair_line import FairLine
 from kvlib.preemption import fewest_outputs, newest, oldest
 from kvlib.scheduled_memory import Move
-from kvlib.scheduler import StepLimits
+from kvlib.scheduled_step import StepLimits
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.sampling import Sampling
 from kvlib.waiting import FirstComeLine, PriorityLine
@@ -181,6 +181,19 @@ AnyOrder.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
 TestAnyOrder = AnyOrder.TestCase
 
 
+def submitted(engine, rng):
+    """Submits a random request, and returns how many samples of it there are."""
+    text, new = rng.choice(TEXTS), rng.randint(1, 12)
+    text = [*text, POISON] if rng.random() < 0.01 else text
+    how = FailingDraw() if rng.random() < 0.01 else None
+    late = rng.choice([None, None, None, 2.0, 30.0])
+    samples = rng.choice([1, 1, 1, 1, 2])
+    first = engine.submit(text, new, sampling=how, deadline_s=late, num_samples=samples)
+    for each in first.samples:
+        each.how = how
+    return samples
+
+
 def test_ten_thousand_random_requests_leave_nothing_behind():
     """Cancelled, late, failing in the model, in a draw, in a copy: about half of them."""
     model, _ = model_and_solo()
@@ -203,15 +216,7 @@ def test_ten_thousand_random_requests_leave_nothing_behind():
     made, ended = 0, {}
     while made < 10_000 or engine.has_work:
         while made < 10_000 and engine.scheduler.num_waiting < 8:
-            text, new = rng.choice(TEXTS), rng.randint(1, 12)
-            text = [*text, POISON] if rng.random() < 0.01 else text
-            how = FailingDraw() if rng.random() < 0.01 else None
-            late = rng.choice([None, None, None, 2.0, 30.0])
-            samples = rng.choice([1, 1, 1, 1, 2])
-            first = engine.submit(text, new, sampling=how, deadline_s=late, num_samples=samples)
-            made += samples
-            for each in first.samples:
-                each.how = how
+            made += submitted(engine, rng)
         clock.now_s += 1.0
         gone = engine.step()
         if engine.live and rng.random() < 0.5:

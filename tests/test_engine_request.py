@@ -7,9 +7,9 @@ import pytest
 
 from conftest import small_config
 from engine_cases import Fragile, Solo, Ticks, assert_empty, engine_of, run
-from kvlib.engine_request import EngineRequest, require_owner, require_request, require_token
+from kvlib.engine_request import EngineRequest
 from kvlib.request_cost import Cost
-from kvlib.scheduler import StepLimits
+from kvlib.scheduled_step import StepLimits
 from kvlib.tensors.llama import Llama
 
 LONG, SHORT = [3, 1, 4, 1, 5, 9, 2, 6, 5], [8, 8]
@@ -77,9 +77,9 @@ def test_a_swapped_request_that_is_cancelled_leaves_nothing_on_the_host(model):
     requests = [engine.submit(LONG, 12), engine.submit(LONG[::-1], 12)]
     while not any(request.job.num_swapped for request in requests):
         engine.step()
-    assert engine.cache.host_nbytes > 0 and engine.scheduler.swap.num_free < 50
+    assert engine.cache.host_nbytes > 0 and engine.scheduler.running.swap.num_free < 50
     requests[1].cancel()
-    assert engine.cache.host_nbytes == 0 and engine.scheduler.swap.num_free == 50
+    assert engine.cache.host_nbytes == 0 and engine.scheduler.running.swap.num_free == 50
     run(engine)
 
 
@@ -306,25 +306,3 @@ def test_who_has_ended_is_due_nothing_and_computed_nothing():
     request.finish_reason = "cancelled"
     assert request.computed(3, 4.0) is False
     assert request.cost == Cost(3, 0, 0, 0, 0, 0, 0, None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "words"),
-    [
-        (lambda: require_request([0], 1, 1, 0.0, 2), ValueError, "deadline_s must be above 0"),
-        (lambda: require_owner(5, 0, []), TypeError, "a tenant must be a text, got 5"),
-        (lambda: require_owner("", 0.5, []), TypeError, "priority must be a whole number"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(call, error, words):
-    with pytest.raises(error, match=words):
-        call()
-
-
-def test_what_just_makes_sense_is_taken():
-    require_request([0, 1], 1, 1, 0.5, 2)
-    require_token(0, 1)
-    assert require_owner("", -1, [0, 3]) == {0, 3}
-    for token in (-1, 2):
-        with pytest.raises(ValueError, match=r"token 1 of the prompt is outside .* \[0, 2\)"):
-            require_request([0, token], 1, 1, None, 2)

@@ -44,9 +44,10 @@ def test_a_wrong_answer_is_refused_with_what_was_expected_and_what_came(
     slug: str, source: str
 ) -> None:
     verdict = exercises.check_source(slug, source)
-    assert not verdict.passed
-    assert "should be" in verdict.message or "should return" in verdict.message
-    assert "yours" in verdict.message
+    assert not verdict.passed, "the check accepts it"
+    rule = f"say 'should be …' or 'should return …', and 'yours …': {verdict.message}"
+    assert "should be" in verdict.message or "should return" in verdict.message, rule
+    assert "yours" in verdict.message, rule
     assert repr(verdict).startswith("Not yet: ")
     assert repr(verdict).endswith(".")
 

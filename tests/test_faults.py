@@ -10,12 +10,12 @@ from kvlib.content import TokenContent
 from kvlib.contiguous_memory import ContiguousMemory
 from kvlib.engine_desk import RequestDesk
 from kvlib.engine_request import EngineRequest
-from kvlib.handover import HandoverLine
+from kvlib.handover_line import HandoverLine
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.ledger import ContiguousLedger
 from kvlib.paged_ledger import PagedLedger
 from kvlib.preemption import SwapSpace
-from kvlib.prefix import HashIndex
 from kvlib.priority import PriorityPolicy, Retain
 from kvlib.radix import RadixTree
 from kvlib.request import Request
@@ -283,7 +283,7 @@ def test_a_report_that_fails_in_the_index_loses_nobody():
     with pytest.raises(MemoryError):
         scheduler.report(scheduler.schedule(), 5.0)
     scheduler.check()
-    assert jobs[0].finished_s == 5.0 and scheduler.running == jobs[1:]
+    assert jobs[0].finished_s == 5.0 and [*scheduler.running] == jobs[1:]
     assert [each.num_computed for each in jobs[1:]] == [4, 0]
     while scheduler.has_work:
         scheduler.report(scheduler.schedule())
@@ -329,11 +329,11 @@ def test_who_loses_its_memory_while_a_policy_fails_waits():
 def test_a_rule_can_only_choose_a_victim_that_runs():
     scheduler, jobs = crowded()
     stranger = job(9, [1])
-    scheduler.victim, scheduler.swap = (lambda running: stranger), SwapSpace(99)
+    scheduler.victim, scheduler.running.swap = (lambda running: stranger), SwapSpace(99)
     with pytest.raises(ValueError, match="a victim is one of the 2 that run"):
         scheduler.schedule()
     scheduler.check()
-    assert scheduler.running == jobs and not stranger.num_preempted
+    assert [*scheduler.running] == jobs and not stranger.num_preempted
 
 
 def test_only_who_waits_can_fork_and_only_from_whole_tokens():

@@ -6,19 +6,13 @@ import pytest
 
 from kvlib import catalog
 from kvlib.clock import RooflineClock
-from kvlib.fleet import (
-    EFFICIENCY,
-    Interval,
-    at_once,
-    plan_range,
-    rate_within,
-    users,
-    why_not_timed,
-)
+from kvlib.fleet import EFFICIENCY, rate_within, users, why_not_timed
 from kvlib.kv_memory import KVMemory
 from kvlib.memory_plan import plan_capacity
 from kvlib.overheads import GIB, facts
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.plan_interval import Interval, at_once, plan_range
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serving import serve
 from kvlib.serving_run import Target
 from kvlib.workloads import sample

@@ -3,8 +3,9 @@
 import pytest
 
 from kvlib import catalog, fleet
-from kvlib.fleet import Interval, plan_range, rate_within, users
+from kvlib.fleet import rate_within, users
 from kvlib.memory_plan import plan_capacity
+from kvlib.plan_interval import Interval, plan_range
 from kvlib.serving_run import Target
 
 LLAMA, H100, A10 = catalog.model("Llama-3-8B"), catalog.gpu("H100 SXM5"), catalog.gpu("A10")

@@ -6,7 +6,7 @@ import torch
 from conftest import small_config
 from kvlib.metrics import WorkCounters
 from kvlib.plan import OutOfBlocks, SequenceTooLong
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.generate import Generation, generate, stream
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.llama_config import LlamaConfig

@@ -6,7 +6,7 @@ import torch
 from kvlib.ledger import ContiguousLedger, grown_len
 from kvlib.plan import SequenceTooLong
 from kvlib.sizes import KVShape
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2)
 PER_TOKEN = SHAPE.bytes_per_token("float32")

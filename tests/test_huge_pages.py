@@ -49,6 +49,6 @@ def test_a_large_store_asks_for_both_of_its_sides(monkeypatch: pytest.MonkeyPatc
         asked.append(tensor.untyped_storage().nbytes())
         return ask_for_huge_pages(tensor)
 
-    monkeypatch.setattr("kvlib.tensors.store.ask_for_huge_pages", note)
+    monkeypatch.setattr("kvlib.tensors.aligned.ask_for_huge_pages", note)
     store = KVStore(num_layers=2, num_blocks=64, block_size=16, num_kv_heads=8, head_dim=64)
     assert asked == [store.nbytes // 2] * 2

@@ -7,6 +7,7 @@ import torch
 
 from kvlib.tensors import kernel_lab as lab
 from kvlib.tensors import kernel_variants
+from kvlib.tensors.kernel_check import TWISTS
 from kvlib.tensors.kernel_variants import block_major, compiled, split_kv
 from kvlib.tensors.kernels import build, paged_cpu
 from kvlib.tensors.kernels.build import NoCompiler, compiler
@@ -70,7 +71,7 @@ def test_fewer_than_one_run_is_refused():
         lab.setting().run(lambda *step: split_kv(*step, splits=0))
 
 
-@pytest.mark.parametrize("twist, words", lab._TWISTS.items())
+@pytest.mark.parametrize("twist, words", TWISTS.items())
 def test_each_well_known_mistake_is_named(twist, words):
     def wrong(q, keys, values, context, window):
         step = lab.Setting("", q, keys, values, context, window)

@@ -16,18 +16,14 @@ from every_cache import CACHES, DIM, HALVES, SHAPE, run, text
 from exact_caches import EXACT
 from kvlib.sizes import KVShape
 from kvlib.tensors.attention import contiguous_attention, reference_attention
+from kvlib.tensors.attention_parts import merge, partial_attention
 from kvlib.tensors.hf_groups import attend_explicitly
 from kvlib.tensors.paged import PagedKVCache
-from kvlib.tensors.paged_attention import (
-    CHUNK_TOKENS,
-    choose_way,
-    merge,
-    paged_attention,
-    partial_attention,
-)
+from kvlib.tensors.paged_attention import CHUNK_TOKENS, paged_attention
 from kvlib.tensors.quantized import QuantizedKVCache
 from kvlib.tensors.seen_attention import attend_in_chunks, seen_attention
 from kvlib.tensors.step import NoCache
+from kvlib.tensors.way_choice import choose_way
 
 BY_TORCH = ("contiguous", "growing", "aligned", "snap", "paged, gather")
 every_cache = pytest.mark.parametrize("name", CACHES)

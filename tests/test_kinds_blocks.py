@@ -18,7 +18,7 @@ from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.segments import MIB, SegmentPool
 from kvlib.sizes import KVShape
 from kvlib.slab import SlabPool
-from kvlib.tensors.caches import AlignedKVCache
+from kvlib.tensors.contiguous import AlignedKVCache
 
 IDS = st.lists(st.integers(-2, 5), max_size=5)
 CALLS = st.lists(

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlib.blocks import BlockPool
-from kvlib.content import TokenContent, TraceContent
+from kvlib.content import TokenContent
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
-from kvlib.prefix import HashIndex
 from kvlib.priority import PriorityPolicy, Retain
 from kvlib.radix import RadixTree
 from kvlib.request import Request
+from kvlib.request_content import TraceContent
 from kvlib.retention import RankedFIFO, RankedLFU, RankedLRU, SLRUPolicy
 from kvlib.scheduled_memory import EngineMemory
 from kvlib.served import ServedRequest
@@ -26,7 +27,7 @@ from kvlib.tensors.block_server import BlockServer
 from kvlib.tensors.host_blocks import HostBlocks
 from kvlib.tensors.remote_blocks import RemoteBlocks
 from kvlib.tensors.tiered import TieredKVCache
-from kvlib.tiers import Tier
+from kvlib.tier import Tier
 
 INDEXES = {
     "hash": HashIndex,

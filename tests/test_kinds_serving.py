@@ -14,6 +14,7 @@ from kvlib.content import TokenContent
 from kvlib.contiguous_memory import ContiguousMemory
 from kvlib.disaggregation import decode_instance, prefill_instance, serve_disaggregated
 from kvlib.handover import Link
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.load_run import LoadRun, Timing
 from kvlib.load_test import load_test
@@ -21,12 +22,12 @@ from kvlib.metrics import Metrics
 from kvlib.percentiles import percentile, percentile_interval
 from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.preemption import SwapSpace, fewest_outputs, lowest_priority, newest, oldest
-from kvlib.prefix import HashIndex
 from kvlib.radix import RadixTree
 from kvlib.request import Request
 from kvlib.retention import DropAll, RankedFIFO, RankedLFU, RankedLRU
 from kvlib.scheduled_memory import EngineMemory
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serving import serve
 from kvlib.serving_run import Target
 from kvlib.simulated_server import SimulatedServer

@@ -12,7 +12,7 @@ from kvlib import catalog
 from kvlib.memory_plan import DoesNotFit, plan_capacity, shape_on_rank
 from kvlib.sharding import head_shares, tokens_held
 from kvlib.sizes import DTYPE_BYTES, KVShape
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.paged import PagedKVCache
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

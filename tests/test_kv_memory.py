@@ -4,13 +4,14 @@ import pytest
 
 from kvlib.arena import Arena
 from kvlib.buddy import BuddyArena
-from kvlib.content import TokenContent, content_of
+from kvlib.content import TokenContent
 from kvlib.contiguous_memory import ContiguousMemory
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.plan import OutOfBlocks
-from kvlib.prefix import HashIndex
 from kvlib.radix import RadixTree
 from kvlib.request import Request
+from kvlib.request_content import content_of
 from kvlib.retention import DropAll, RankedLRU
 from kvlib.served import ServedRequest
 

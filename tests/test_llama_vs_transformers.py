@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from conftest import small_config
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.generate import generate
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.model_cache import cached_model

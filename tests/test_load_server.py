@@ -5,19 +5,21 @@ from math import inf
 
 import pytest
 
+from kvlib.arrivals import at_rate
 from kvlib.catalog import gpu, model
 from kvlib.clock import RooflineClock
 from kvlib.kv_memory import KVMemory
-from kvlib.load_test import at_rate, load_test
+from kvlib.load_test import load_test
 from kvlib.lognormal import Spread, lognormal
 from kvlib.request import Request
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serving_run import Target
 from kvlib.simulated_server import SimulatedServer, VirtualTime
 from kvlib.tensors.engine import Engine
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.llama_config import LlamaConfig
-from kvlib.tensors.load_server import EngineServer, prompt_of
+from kvlib.tensors.load_server import EngineServer, _prompt_of
 
 CLOCK = RooflineClock(gpu("A10"), model("Llama-3-8B"))
 TINY = LlamaConfig(
@@ -88,7 +90,7 @@ def test_who_is_cancelled_between_steps_frees_the_user_who_waits():
     def cancel(step):
         time.pass_step(step)
         for each in list(made[0].engine.live.values()):
-            if each.prompt == prompt_of(Request(0, None, 8, 4), 64):
+            if each.prompt == _prompt_of(Request(0, None, 8, 4), 64):
                 each.cancel()
 
     made.append(EngineServer(Engine(MODEL, 64, 8, clock=time.now, on_step=cancel), time))
@@ -124,7 +126,7 @@ def test_real_time_counts_from_when_a_request_was_due():
 
 
 def test_prompts_are_the_requests_own_else_seeded_and_shared_by_none():
-    prompts = [prompt_of(Request(i, None, 40, 1), 64) for i in range(20)]
+    prompts = [_prompt_of(Request(i, None, 40, 1), 64) for i in range(20)]
     assert all(len(p) == 40 and set(p) <= set(range(64)) for p in prompts)
     assert len({tuple(p[:4]) for p in prompts}) == 20
-    assert prompt_of(Request(0, None, 2, 2, token_ids=(9, 8, 7, 6)), 64) == [9, 8]
+    assert _prompt_of(Request(0, None, 2, 2, token_ids=(9, 8, 7, 6)), 64) == [9, 8]

@@ -1,7 +1,6 @@
 """When a request is due, sent and answered: by hand, as `serve` has it, and under a stall."""
 
 from dataclasses import FrozenInstanceError
-from itertools import pairwise
 from math import inf
 
 import pytest
@@ -12,9 +11,10 @@ from kvlib.catalog import gpu, model
 from kvlib.clock import RooflineClock
 from kvlib.kv_memory import KVMemory
 from kvlib.load_run import LoadRun, Timing
-from kvlib.load_test import Progress, at_rate, load_test
+from kvlib.load_test import Progress, load_test
 from kvlib.request import Request
-from kvlib.scheduler import Scheduler, Step, StepLimits
+from kvlib.scheduled_step import Step, StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serving import serve
 from kvlib.serving_run import Target
 from kvlib.simulated_server import SimulatedServer, VirtualTime
@@ -259,20 +259,6 @@ def test_the_first_seconds_are_left_out_of_times_and_counts():
         later.after(9.0)
 
 
-def test_arrival_times_keep_the_rate_and_the_seed():
-    rows = [Request(i, None, 1, 1) for i in range(4000)]
-    for seed in range(3):
-        times = [r.arrival_s for r in at_rate(rows, 5.0, seed)]
-        assert times == sorted(times) and times[0] == 0.0
-        assert times[-1] == pytest.approx(800, rel=0.06)
-        gaps = [b - a for a, b in pairwise(times)]
-        # Of exponential gaps 1 - 1/e lie below the mean.
-        assert sum(gap < 0.2 for gap in gaps) / 3999 == pytest.approx(0.632, abs=0.025)
-    assert at_rate(rows, 5.0, 0) != at_rate(rows, 5.0, 1)
-    assert at_rate([], 5.0) == []
-    assert [r.arrival_s for r in at_rate(rows[:3], 0.5)] == [0, 2, 4]
-
-
 def test_a_stall_falls_into_the_first_step_at_or_after_its_moment_and_only_once():
     time = VirtualTime(Second(), [(0.0, 2.0), (3.5, 10.0), (3.75, 20.0)])
     ends = []
@@ -294,7 +280,6 @@ def test_a_stall_falls_into_the_first_step_at_or_after_its_moment_and_only_once(
         (lambda: load_test(server(), [Request(0, -0.5, 1, 1)]), "arrival times are at least 0"),
         (lambda: load_test(server(), one_token(2, 1.0), users=0), "users must be at least 1"),
         (lambda: load_test(server(), one_token(2, 1.0), 1, -1.0), "think_s is at least 0"),
-        (lambda: at_rate([], 0.0), "above 0, got 0.0"),
         (lambda: VirtualTime(Second(), [(2.0, 1.0), (1.0, 1.0)]), "in order"),
         (lambda: VirtualTime(Second(), [(2.0, 0.0)]), "longer than 0"),
     ],

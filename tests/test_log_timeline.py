@@ -1,5 +1,6 @@
 """A whole log is read in bounded memory, and nothing in it is silently lost."""
 
+import importlib
 import json
 import math
 import subprocess
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlib.engine_logs import LogError
-from kvlib.log_timeline import OTHERS, STATES, Sample, one_request_share, read
+from kvlib.load_samples import STATES, Sample
+from kvlib.log_timeline import OTHERS, one_request_share, read
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = json.loads((files("kvlib") / "data" / "engine_logs.json").read_text(encoding="utf-8"))
@@ -278,9 +280,8 @@ def test_the_samples_say_what_the_simulator_did(name):
 
 
 def test_the_samples_are_what_the_script_writes(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT)
-    from measure import sample_logs
-
+    monkeypatch.syspath_prepend(ROOT / "measure")
+    sample_logs = importlib.import_module("sample_logs")
     monkeypatch.setattr(sample_logs, "TARGET", tmp_path / "logs.json")
     sample_logs.main()
     assert json.loads((tmp_path / "logs.json").read_text(encoding="utf-8")) == KEPT

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from exact_caches import fill
 from kvlib.plan import OutOfBlocks
 from kvlib.sizes import KVShape
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.generate import generate
 from kvlib.tensors.sink_window import SinkWindowKVCache
 from kvlib.tensors.snap import SnapKVCache

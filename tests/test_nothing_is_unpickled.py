@@ -41,7 +41,7 @@ ALLOWED = {
     ("kvlib/show/tryit.py", "exec"),
     ("kvlib/show/tryit.py", "eval"),
     # An engine that its author hands in to be run, in a process of its own.
-    ("kvlib/tensors/capstone.py", "exec"),
+    ("kvlib/tensors/capstone_file.py", "exec"),
     # A notebook of this repository, run cell by cell.
     ("tools/run_notebook.py", "exec"),
     ("tools/run_notebook.py", "eval"),

@@ -8,8 +8,8 @@ import torch
 
 from conftest import small_config
 from engine_cases import Fragile, Solo, engine_of, run
-from kvlib.scheduler import StepLimits
-from kvlib.show.advice import DISK_FULL, NO_MEMORY, STOPPED, advice, after_cell, let_go
+from kvlib.scheduled_step import StepLimits
+from kvlib.show.advice import DISK_FULL, NO_MEMORY, STOPPED, _after_cell, _let_go, advice
 from kvlib.tensors.generate import generate
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.paged import PagedKVCache
@@ -69,8 +69,8 @@ class Result:
 
 
 def test_a_cell_that_went_well_or_says_enough_gets_no_line(capsys):
-    after_cell(Result())
-    after_cell(Result(ValueError("block_size must be at least 1")))
+    _after_cell(Result())
+    _after_cell(Result(ValueError("block_size must be at least 1")))
     assert capsys.readouterr() == ("", "")
 
 
@@ -87,7 +87,7 @@ def test_what_a_failed_call_held_is_let_go_and_its_lines_stay():
     frame = caught.tb.tb_next.tb_frame
     assert "activations" in frame.f_locals, "looked at, as Jupyter does to show a traceback"
     assert held[0]() is not None
-    let_go(caught.value)
+    _let_go(caught.value)
     assert held[0]() is None
     assert "failing_call" in str(caught.getrepr(style="native"))
 
@@ -166,7 +166,7 @@ def test_half_a_cache_that_does_not_fit_is_given_back(roomy, device, little_memo
     blocks = 150 * 2**20 // (roomy.kv_shape.bytes_per_token("float32") // 2 * 16)
     with pytest.raises(torch.OutOfMemoryError) as caught:
         PagedKVCache(roomy.kv_shape, blocks, 16, device=device)
-    let_go(caught.value)
+    _let_go(caught.value)
     assert torch.cuda.memory_allocated(device) == before
     cache = PagedKVCache(roomy.kv_shape, 8, 4, device=device)
     whole, cached = (generate(roomy, PROMPT, 6, cache=each) for each in (None, cache))
@@ -179,7 +179,7 @@ def test_a_long_text_fails_in_the_middle_and_a_short_one_is_served(roomy, device
     with pytest.raises(torch.OutOfMemoryError) as caught:
         generate(roomy, [5] * 8000, 2, cache=cache)
     cache.check()
-    let_go(caught.value)
+    _let_go(caught.value)
     assert cache.ledger.num_free == 600
     assert torch.cuda.memory_allocated(device) == before
     assert whole.agrees_with(generate(roomy, PROMPT, 6, cache=cache))

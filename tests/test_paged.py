@@ -9,9 +9,11 @@ from conftest import small_config
 from exact_caches import contiguous, fill, poison
 from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.tensors.attention import reference_attention
+from kvlib.tensors.attention_parts import merge
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.paged import PagedKVCache
-from kvlib.tensors.paged_attention import WAYS, PagedContext, merge, paged_attention
+from kvlib.tensors.paged_attention import WAYS, paged_attention
+from kvlib.tensors.paged_context import PagedContext
 from kvlib.tensors.step import NoCache
 
 A, B = [5, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8]

@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 import torch
 
-from kvlib.tensors.paged_attention import PagedContext
+from kvlib.tensors.paged_context import PagedContext
 from paged_step import LENGTHS, TABLE, context, host
 
 META = torch.device("meta")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlib.sizes import KVShape
-from kvlib.tensors import paged_attention as ways
+from kvlib.tensors import way_choice
 from kvlib.tensors.attention import reference_attention
 from kvlib.tensors.kernels import build, paged_cpu
 from kvlib.tensors.paged import PagedKVCache
@@ -208,7 +208,7 @@ def test_a_query_that_the_keys_do_not_fit_is_refused(shape, message):
 def fresh(tmp_path, monkeypatch):
     """An empty cache folder, and nothing loaded or said yet."""
     monkeypatch.setenv("KVLIB_CACHE", str(tmp_path))
-    kept = (build.library, paged_cpu._call, ways._say_once)
+    kept = (build.library, paged_cpu._call, way_choice._say_once)
     for each in kept:
         each.cache_clear()
     yield tmp_path

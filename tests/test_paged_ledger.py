@@ -2,10 +2,11 @@
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
 
 from kvlib.paged_ledger import PagedLedger
 from kvlib.plan import BlockCopy, OutOfBlocks, SequenceTooLong
+from ledger_machine import LedgerMachine
 
 
 @pytest.fixture
@@ -291,15 +292,13 @@ def test_sizes_are_positive(options):
         PagedLedger(**{"num_blocks": 2, "block_size": 2, **options})
 
 
-class PagedMachine(RuleBasedStateMachine):
+class PagedMachine(LedgerMachine):
     """Random steps on a memory of slots: each sequence finds exactly the tokens it was given."""
 
     def __init__(self):
         super().__init__()
-        self.ledger = PagedLedger(num_blocks=7, block_size=3)
+        self.begin(PagedLedger(num_blocks=7, block_size=3))
         self.memory = {}
-        self.tokens = {}
-        self.ids = iter(range(10**6))
         self.fresh = iter(range(10**6))
 
     def holds(self, seq_id, tokens):
@@ -316,8 +315,8 @@ class PagedMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tokens)
     @rule(data=st.data(), commit=st.booleans())
     def step(self, data, commit):
-        chosen = data.draw(st.lists(st.sampled_from(sorted(self.tokens)), unique=True))
-        new = {s: [next(self.fresh) for _ in range(data.draw(st.integers(0, 4)))] for s in chosen}
+        sizes = {seq_id: data.draw(st.integers(0, 4)) for seq_id in self.pick_some(data)}
+        new = {seq_id: [next(self.fresh) for _ in range(n)] for seq_id, n in sizes.items()}
         before = state(self.ledger)
         try:
             plan = self.ledger.plan(new)
@@ -333,47 +332,10 @@ class PagedMachine(RuleBasedStateMachine):
         for seq_id, tokens in new.items():
             self.holds(seq_id, self.tokens[seq_id] + tokens)
         self.ledger.check()
-        (self.ledger.commit if commit else self.ledger.abort)(plan)
-        if commit:
-            for seq_id, tokens in new.items():
-                self.tokens[seq_id] = self.tokens[seq_id] + tokens
-
-    @precondition(lambda self: self.tokens)
-    @rule(data=st.data())
-    def fork(self, data):
-        parent, child = data.draw(st.sampled_from(sorted(self.tokens))), next(self.ids)
-        self.ledger.fork(parent, child)
-        self.tokens[child] = self.tokens[parent]
-
-    @precondition(lambda self: self.tokens)
-    @rule(data=st.data())
-    def truncate(self, data):
-        seq_id = data.draw(st.sampled_from(sorted(self.tokens)))
-        keep = data.draw(st.integers(0, len(self.tokens[seq_id])))
-        self.ledger.truncate(seq_id, keep)
-        self.tokens[seq_id] = self.tokens[seq_id][:keep]
-
-    @precondition(lambda self: self.tokens)
-    @rule(data=st.data())
-    def reorder(self, data):
-        live = sorted(self.tokens)
-        sources = {s: data.draw(st.sampled_from(live)) for s in live}
-        self.ledger.reorder(sources)
-        self.tokens = {s: self.tokens[source] for s, source in sources.items()}
-
-    @precondition(lambda self: self.tokens)
-    @rule(data=st.data())
-    def free(self, data):
-        seq_id = data.draw(st.sampled_from(sorted(self.tokens)))
-        self.ledger.free(seq_id)
-        del self.tokens[seq_id]
+        self.close(plan, new, commit)
 
     @invariant()
-    def everybody_finds_their_own_and_nothing_is_lost(self):
-        self.ledger.check()
-        assert {s: self.ledger.length(s) for s in self.ledger.seq_ids} == {
-            s: len(t) for s, t in self.tokens.items()
-        }
+    def everybody_finds_their_own(self):
         for seq_id, tokens in self.tokens.items():
             self.holds(seq_id, tokens)
         held = {block for s in self.tokens for block in self.ledger.table(s)}

@@ -39,7 +39,7 @@ for arch in (80, 90):
         for head_dim in (64, 80, 256):
             pad = 1 << (head_dim - 1).bit_length()
             sizes = dict(GROUP=4, GROUP_PAD=16, HEAD_DIM=head_dim, HEAD_PAD=pad, BLOCK_SIZE=16,
-                         TILE=paged_triton.tile_tokens(head_dim, dtype), UPCAST=False)
+                         TILE=paged_triton._tile_tokens(head_dim, dtype), UPCAST=False)
             kinds = [f"*{name}"] * 3 + ["*i32"] * 4 + ["*fp32"] * 3 + ["fp32"]
             kinds += ["i64"] * 4 + ["i32"]
             names = attend_part.arg_names

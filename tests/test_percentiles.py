@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlib.histogram import Histogram
-from kvlib.percentiles import interval_ranks, percentile, percentile_interval, requests_needed
+from kvlib.percentiles import _interval_ranks, percentile, percentile_interval, requests_needed
 
 times = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=60)
 
@@ -42,7 +42,7 @@ def below(n: int, k: int, percent: int) -> Fraction:
 @pytest.mark.parametrize("p", [1, 10, 50, 90, 99])
 @pytest.mark.parametrize("n", [1, 5, 6, 40, 367, 368, 1000])
 def test_the_ranks_are_the_closest_that_leave_the_tails(n: int, p: int) -> None:
-    low, high = interval_ranks(n, p)
+    low, high = _interval_ranks(n, p)
     tail = Fraction(25, 1000)
     assert below(n, low, p) <= tail < below(n, low + 1, p)
     assert 1 - below(n, high, p) <= tail < 1 - below(n, high - 1, p)
@@ -51,8 +51,8 @@ def test_the_ranks_are_the_closest_that_leave_the_tails(n: int, p: int) -> None:
 
 def test_a_tail_may_be_all_that_the_confidence_leaves() -> None:
     """Of two values both lie below the median in a quarter of the cases, and both above in one."""
-    assert interval_ranks(2, 50, 0.5) == (1, 2)
-    assert interval_ranks(2, 50, 0.51) == (0, 3)
+    assert _interval_ranks(2, 50, 0.5) == (1, 2)
+    assert _interval_ranks(2, 50, 0.51) == (0, 3)
 
 
 def test_of_few_values_0_percent_is_the_least_and_100_the_greatest() -> None:

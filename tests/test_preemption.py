@@ -7,11 +7,12 @@ import pytest
 from kvlib.buddy import BuddyArena
 from kvlib.content import TokenContent
 from kvlib.contiguous_memory import ContiguousMemory
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.preemption import SwapSpace, fewest_outputs, lowest_priority, newest, oldest
-from kvlib.prefix import HashIndex
 from kvlib.request import Request
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.served import ServedRequest
 from kvlib.serving import serve
 from kvlib.serving_run import ServingRun

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kvlib.content import TokenContent
+from kvlib.hash_index import HashIndex
 from kvlib.plan import OutOfBlocks
-from kvlib.prefix import HashIndex
 from kvlib.radix import RadixTree
 from prefix_cases import KINDS, PARENTS_FIRST, Sequence, made
 
@@ -139,7 +139,8 @@ def machine(kind, block_size):
         def no_child_outlives_its_parent(self):
             excused = kind in PARENTS_FIRST or (kind[0] is HashIndex and self.copies)
             for namespace, tokens in self.known:
-                assert excused or len(tokens) == 1 or (namespace, tokens[:-1]) in self.known
+                whole = excused or len(tokens) == 1 or (namespace, tokens[:-1]) in self.known
+                assert whole, f"{kind[1]} gave up a block before its child: see PARENTS_FIRST"
 
     PrefixMachine.TestCase.settings = settings(max_examples=12, stateful_step_count=30)
     return PrefixMachine.TestCase

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlib import measured
-from kvlib.prefix import HashIndex
-from kvlib.prefix_replay import FarthestNextUse, replay_prefix
+from kvlib.belady import FarthestNextUse
+from kvlib.hash_index import HashIndex
+from kvlib.prefix_replay import replay_prefix
 from kvlib.radix import RadixTree
 from kvlib.request import Request
 from kvlib.retention import RankedFIFO, RankedLFU, RankedLRU, SLRUPolicy

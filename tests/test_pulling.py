@@ -7,13 +7,13 @@ from math import inf
 import pytest
 
 from kvlib.admission import AdmitPrompt
-from kvlib.content import content_of
 from kvlib.disaggregation import decode_instance, prefill_instance, serve_disaggregated
 from kvlib.handover import Link
-from kvlib.prefix import HashIndex
+from kvlib.hash_index import HashIndex
 from kvlib.pulling import Instance, Life
 from kvlib.request import Request
-from kvlib.scheduler import StepLimits
+from kvlib.request_content import content_of
+from kvlib.scheduled_step import StepLimits
 
 FREE, SLOW = Link(inf), Link(1e-9)  # no time; a second a token of one byte
 

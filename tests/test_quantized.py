@@ -12,10 +12,8 @@ import kvlib
 from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.precision import Precision, cache_bytes
 from kvlib.sizes import KVShape
-from kvlib.tensors import quantized
 from kvlib.tensors.attention import reference_attention
 from kvlib.tensors.codes import decode, encode
-from kvlib.tensors.kernels.build import NoCompiler
 from kvlib.tensors.quantized import QuantizedKVCache
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=2, head_dim=8)
@@ -399,7 +397,7 @@ def test_a_fork_or_reorder_without_memory_for_the_rows_changes_nothing(monkeypat
         step(cache, {seq_id: range(n)}, seed=n)
     before = {s: whole(cache, s) for s in "ab"}
     for call in (lambda: cache.fork("a", "c"), lambda: cache.reorder({"a": "b", "b": "a"})):
-        fails_at(monkeypatch, cache, "_held_rows", 1)
+        fails_at(monkeypatch, cache.recent, "copied", 1)
         with pytest.raises(Full):
             call()
         monkeypatch.undo()
@@ -521,16 +519,6 @@ def test_what_does_not_fit_is_refused(options, message):
         QuantizedKVCache(SHAPE, 4, SIZE, **options)
     with pytest.raises(ValueError, match="an MLA shape has one latent"):
         QuantizedKVCache(KVShape(1, kv_lora_rank=8, qk_rope_head_dim=4), 4)
-
-
-def test_without_a_compiler_it_dequantises_and_says_so_once(monkeypatch):
-    def missing(*sizes):
-        raise NoCompiler("no C++ compiler on this machine")
-
-    monkeypatch.setattr(quantized.quantized_cpu, "kernel", missing)
-    quantized._say_once.cache_clear()
-    with pytest.warns(UserWarning, match="dequantising in every step, without the CPU kernel"):
-        assert QuantizedKVCache(SHAPE, 4, SIZE).way == "dequantize"
 
 
 def test_it_runs_where_the_device_is(device):

@@ -27,7 +27,7 @@ from kvlib.tensors.llama import Llama
 from kvlib.tensors.remote_blocks import RemoteBlocks
 from kvlib.tensors.tiered import TieredKVCache
 from kvlib.tensors.workers import greedy
-from kvlib.tiers import Tier
+from kvlib.tier import Tier
 
 KEY = b"k" * 32
 

@@ -81,3 +81,10 @@ def test_two_that_ask_for_the_same_are_two():
 def test_outputs_are_what_is_known_behind_the_prompt():
     job = ServedRequest(Request(3, None, 5, 2), 7, 0.5, limit=9, stop_at=7, num_tokens=6)
     assert (job.num_outputs, job.max_outputs) == (1, 4)
+
+
+@pytest.mark.parametrize("allowed, limit", [(None, 8), (2, 7), (3, 8), (99, 8)])
+def test_a_request_ends_where_its_client_or_the_longest_sequence_says(allowed, limit):
+    asked = Request(0, None, 5, 9, max_new_tokens=allowed)
+    job = ServedRequest.arrived(asked, 1, 0.5, 8, None)
+    assert (job.limit, job.stop_at, job.num_tokens, job.order) == (limit, limit, 5, 1)

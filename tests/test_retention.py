@@ -1,14 +1,17 @@
 """Which content goes first: every policy against an obvious model, and the rules of its own."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import prefix_cases
+from kvlib import retention
 from kvlib.blocks import BlockPool
 from kvlib.content import TokenContent
-from kvlib.prefix import HashIndex
+from kvlib.hash_index import HashIndex
 from kvlib.priority import PriorityPolicy, Retain
 from kvlib.radix import RadixTree
 from kvlib.retention import (
@@ -23,10 +26,24 @@ from kvlib.retention import (
 from prefix_cases import Sequence
 
 KINDS = [RankedLRU, RankedFIFO, RankedLFU, SLRUPolicy, DropAll]
+INDEXES = Path(__file__).resolve().parents[1] / "measure/operation_indexes.py"
 STEPS = st.lists(
     st.tuples(st.sampled_from(["add", "use", "show", "hide", "forget"]), st.sampled_from("abcd")),
     max_size=60,
 )
+
+
+def test_every_policy_is_tried_here_on_every_index_and_by_random_operations():
+    there = {
+        each
+        for each in vars(retention).values()
+        if isinstance(each, type) and issubclass(each, RankedPolicy) and each is not RankedPolicy
+    }
+    tried, drawn = set(prefix_cases.POLICIES.values()), INDEXES.read_text(encoding="utf-8")
+    missing = {each.__name__ for each in there if f"{each.__name__}(" not in drawn}
+    assert there <= set(KINDS), "KINDS here, with its order beside it"
+    assert there <= tried, "POLICIES of prefix_cases.py"
+    assert not missing, "POLICIES of measure/operation_indexes.py"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,7 @@ import torch
 from conftest import small_config
 from kvlib.plan import OutOfBlocks
 from kvlib.tensors.attention import reference_attention
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.sink_window import RollingKVCache
 

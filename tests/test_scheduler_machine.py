@@ -6,18 +6,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kvlib.admission import AdmitDiscounted, AdmitPredictedPeak, AdmitPrompt, AdmitReserved
 from kvlib.buddy import BuddyArena
-from kvlib.content import content_of
 from kvlib.contiguous_memory import ContiguousMemory
 from kvlib.fair_line import FairLine
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.plan import SequenceTooLong
 from kvlib.preemption import SwapSpace, fewest_outputs, lowest_priority, newest, oldest
-from kvlib.prefix import HashIndex
 from kvlib.radix import RadixTree
 from kvlib.request import Request
+from kvlib.request_content import content_of
 from kvlib.reservation import ReservePowerOfTwo
 from kvlib.retention import RankedLRU
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serving_run import ServingRun
 from kvlib.waiting import FirstComeLine, PriorityLine
 
@@ -185,7 +186,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.holds()
         assert not self.live
         assert self.scheduler.memory.num_held == self.scheduler.load_tokens == 0
-        swap = self.scheduler.swap
+        swap = self.scheduler.running.swap
         assert swap is None or swap.num_free == swap.num_tokens
 
 

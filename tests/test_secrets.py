@@ -16,11 +16,11 @@ from conftest import small_config
 from kvlib.budget_ledger import BudgetLedger
 from kvlib.content import TokenContent
 from kvlib.engine_request import EngineRequest
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.ledger import ContiguousLedger
 from kvlib.paged_ledger import PagedLedger
 from kvlib.plan import OutOfBlocks
-from kvlib.prefix import HashIndex
 from kvlib.radix import RadixTree
 from kvlib.request import Request, Workload
 from kvlib.rolling_ledger import RollingLedger
@@ -33,7 +33,7 @@ from kvlib.tensors.block_bytes import LostBlock, pack
 from kvlib.tensors.block_files import BlockFiles
 from kvlib.tensors.block_names import SALT_BYTES, folder_salt, salted
 from kvlib.tensors.block_server import BlockServer
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.engine import Engine
 from kvlib.tensors.generate import generate
 from kvlib.tensors.host_blocks import HostBlocks
@@ -43,7 +43,8 @@ from kvlib.tensors.quantized import QuantizedKVCache
 from kvlib.tensors.remote_blocks import RemoteBlocks
 from kvlib.tensors.sink_window import SinkWindowKVCache
 from kvlib.tensors.tiered import TieredKVCache
-from kvlib.tiers import Tier, TierStack
+from kvlib.tier import Tier
+from kvlib.tiers import TierStack
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKS = [73313 + 101 * i for i in range(40)]  # nothing else is a number like these
@@ -411,7 +412,7 @@ def test_a_tenant_finds_nothing_of_anothers_in_an_engine(model):
 
 # What an error may be made of
 
-HIDING = ("len", "type", "_shown")
+HIDING = ("len", "type", "shown")
 SECRETS = {
     *("key", "keys", "tokens", "token", "token_ids", "prompt", "prompt_ids", "text", "texts"),
     *("content", "contents", "message", "messages", "input_ids", "ids", "words", "line"),
@@ -421,7 +422,7 @@ NOT_OF_A_PROMPT = {
     ("eviction.py", "key"): "what a policy ranks: a block id, or what its caller calls a block",
     ("retention.py", "key"): "a block id or a node",
     ("replay.py", "key"): "an access of a made-up or published trace",
-    ("engine_logs.py", "text"): "a value of a line of a log that the caller holds in hand",
+    ("log_values.py", "text"): "a value of a line of a log that the caller holds in hand",
     ("engine_logs.py", "message"): "the line of a log that the caller holds in hand",
     ("trace_lines.py", "text"): "a field of a trace file that the caller holds in hand",
     ("files.py", "text"): "the digits of a number",

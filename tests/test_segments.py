@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlib.segments import MIB, SegmentPool, segment_bytes
+from kvlib.segments import MIB, SegmentPool, _segment_bytes
 from test_checks import found, table
 
 
@@ -20,7 +20,7 @@ from test_checks import found, table
     ],
 )
 def test_what_the_driver_is_asked_for(size, segment):
-    assert segment_bytes(size) == segment
+    assert _segment_bytes(size) == segment
 
 
 def test_a_request_is_rounded_up_to_512_bytes():

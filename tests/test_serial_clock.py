@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kvlib.catalog import gpu, model
 from kvlib.clock import RooflineClock
 from kvlib.request import Request
-from kvlib.scheduler import Step
+from kvlib.scheduled_step import Step
 from kvlib.serial_clock import SerialClock
 from kvlib.served import ServedRequest
 

@@ -13,20 +13,22 @@ from kvlib.arena import Arena
 from kvlib.buddy import BuddyArena
 from kvlib.catalog import gpu, model
 from kvlib.clock import RooflineClock
-from kvlib.content import content_of
 from kvlib.contiguous_memory import ContiguousMemory
 from kvlib.fair_line import FairLine
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.lognormal import Spread, lognormal
 from kvlib.preemption import SwapSpace
-from kvlib.prefix import HashIndex
 from kvlib.request import Request
+from kvlib.request_content import content_of
 from kvlib.reservation import ReserveMaximum, ReserveOracle, ReservePowerOfTwo
 from kvlib.router import LeastLoaded, PrefixAffinity, RoundRobin
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serving import serve
-from kvlib.serving_run import PARTS, ServingRun, Target
+from kvlib.serving_run import ServingRun, Target
 from kvlib.simulate import simulate
+from kvlib.waste import PARTS
 
 
 class Second:

@@ -11,8 +11,8 @@ from kvlib.kv_memory import KVMemory
 from kvlib.request import Request
 from kvlib.scheduler import Scheduler
 from kvlib.served import ServedRequest
-from kvlib.serving_run import PARTS, ServingRun, Target
-from kvlib.waste import MemorySplit
+from kvlib.serving_run import ServingRun, Target
+from kvlib.waste import PARTS, MemorySplit
 
 COUNTS = ("num_requests", "finished", "unfinished", "refused", "cut_short", "preempted", "good")
 COUNTS += ("recomputed_tokens", "computed_tokens", "swapped_tokens", "prompt_tokens", "steps")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kvlib.sharding import (
     HeadShare,
-    even_spans,
+    _even_spans,
     head_shares,
     owner,
     tokens_held,
@@ -19,7 +19,7 @@ few = st.integers(1, 9)
 
 @given(st.integers(0, 40), few)
 def test_spans_are_consecutive_and_even(total, parts):
-    spans = even_spans(total, parts)
+    spans = _even_spans(total, parts)
     assert [i for span in spans for i in span] == list(range(total))
     sizes = [len(span) for span in spans]
     assert len(spans) == parts and max(sizes) - min(sizes) <= 1
@@ -31,12 +31,12 @@ def test_spans_are_consecutive_and_even(total, parts):
 )
 def test_spans_of_no_whole_number_are_refused(total, parts, says):
     with pytest.raises((TypeError, ValueError), match=f"{says} must be"):
-        even_spans(total, parts)
+        _even_spans(total, parts)
 
 
 def test_spans_are_longest_first_and_may_be_empty():
-    assert even_spans(5, 3) == [range(0, 2), range(2, 4), range(4, 5)]
-    assert even_spans(0, 2) == [range(0, 0)] * 2
+    assert _even_spans(5, 3) == [range(0, 2), range(2, 4), range(4, 5)]
+    assert _even_spans(0, 2) == [range(0, 0)] * 2
 
 
 def test_shares_by_hand():

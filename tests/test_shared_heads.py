@@ -8,7 +8,7 @@ import torch
 
 from conftest import small_config
 from kvlib.sizes import KVShape
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.generate import generate
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.sampling import Sampling

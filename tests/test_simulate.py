@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from kvlib import workloads
 from kvlib.arena import Arena, best_fit
 from kvlib.buddy import BuddyArena
-from kvlib.fcfs import COUNTS, PARTS, Job
+from kvlib.fcfs import Job
 from kvlib.paged_memory import PagedMemory
-from kvlib.plan import OutOfBlocks
 from kvlib.request import Request
 from kvlib.reservation import (
     ReserveMaximum,
@@ -23,6 +22,7 @@ from kvlib.reservation import (
 )
 from kvlib.simulate import simulate
 from kvlib.slab import SlabPool
+from step_by_step import StepByStep
 
 
 def requests(*rows):
@@ -225,92 +225,6 @@ def test_the_allocator_must_be_empty():
         simulate([], arena, ReserveOracle())
 
 
-def naive(rows, allocator, policy, step_s, patience, drain):
-    """One step after the other, every running request looked at in each."""
-    most = min(policy.max_seq_len or allocator.size, allocator.largest_request)
-    fits = [
-        r
-        for r in rows
-        if r.prompt_tokens + r.output_tokens <= most and allocator.can_allocate(policy.reserve(r))
-    ]
-    come = {r.request_id: int(r.arrival_s // step_s) if step_s else 0 for r in fits}
-    asked = {r.request_id: policy.reserve(r) for r in fits}
-    held = {r.request_id: r.prompt_tokens for r in fits}
-    final = {r.request_id: r.prompt_tokens + r.output_tokens for r in fits}
-    c = dict.fromkeys(COUNTS, 0)
-    parts = dict.fromkeys(PARTS, 0)
-    outgrown, stuck, begun = set(), set(), set()
-    coming, line, running = sorted(come), [], {}
-    now = first = min(come.values(), default=0)
-    while True:
-        for i in [i for i in running if held[i] == final[i]]:
-            allocator.free(running.pop(i))
-            c["finished"] += 1
-        for i in sorted(i for i in running if held[i] == running[i].size):
-            outgrown.add(i)
-            paged = isinstance(allocator, PagedMemory)
-            step = allocator.block_size if paged else running[i].size
-            asked[i] = min(running[i].size + step, most)
-            try:
-                new = allocator.resize(running[i], asked[i])
-            except OutOfBlocks:
-                allocator.free(running.pop(i))
-                line.append(i)
-                c["preempted"] += 1
-                c["recomputed_tokens"] += held[i]
-            else:
-                c["copied_tokens"] += held[i] * (new.start != running[i].start)
-                running[i] = new
-        line = sorted(line + [i for i in coming if come[i] == now])
-        coming = [i for i in coming if come[i] > now]
-        line.sort(key=lambda i: (i not in begun, i))
-        while line:
-            i = line[0]
-            late = i not in begun and patience is not None and now - come[i] >= patience
-            if allocator.can_allocate(asked[i]):
-                running[line.pop(0)] = allocator.allocate(asked[i])
-                begun.add(i)
-                continue
-            if allocator.num_free >= asked[i]:
-                stuck.add(i)
-            if not late:
-                break
-            line.pop(0)
-            c["turned_away"] += 1
-        for i in list(line):
-            if i not in begun and patience is not None and now - come[i] >= patience:
-                line.remove(i)
-                c["turned_away"] += 1
-        if not drain and not (line or coming):
-            for i in list(running):
-                allocator.free(running.pop(i))
-                c["unfinished"] += 1
-        if not (running or line or coming):
-            break
-        c["peak_running"] = max(c["peak_running"], len(running))
-        following = line or coming
-        split = allocator.split(asked[following[0]] if following else 1)
-        parts["external_fragmentation"] += split.external_fragmentation
-        parts["free"] += split.free
-        for i, piece in running.items():
-            held[i] += 1
-            c["request_steps"] += 1
-            parts["used"] += held[i]
-            parts["reservation"] += min(piece.size, final[i]) - held[i]
-            parts["internal_fragmentation"] += max(0, piece.size - final[i])
-            c["rounded_up"] += piece.size - max(asked[i], min(piece.size, final[i]))
-        c["waiting_steps"] += len(line)
-        now += 1
-    c["steps"] = now - first
-    return c | {
-        "num_requests": len(rows),
-        "refused": len(rows) - len(fits),
-        "overflowed": len(outgrown),
-        "waited_with_room": len(stuck),
-        "unit_steps": parts,
-    }
-
-
 ALLOCATORS = [
     lambda: Arena(37),
     lambda: Arena(37, best_fit),
@@ -344,7 +258,7 @@ def test_equal_to_a_loop_over_single_steps(rows, make, policy, step_s, patience,
     allocator, other = make(), make()
     options = {"step_s": step_s, "patience_steps": patience, "drain": drain}
     run = simulate(workload, allocator, policy, **options)
-    assert asdict(run) == naive(workload, other, policy, step_s, patience, drain)
+    assert asdict(run) == StepByStep(workload, other, policy, step_s, patience, drain).run()
     allocator.check()
     assert allocator.pieces == ()
     left = run.refused + run.turned_away

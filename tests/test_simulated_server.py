@@ -7,7 +7,8 @@ import pytest
 from kvlib.kv_memory import KVMemory
 from kvlib.load_test import Progress
 from kvlib.request import Request
-from kvlib.scheduler import Scheduler, Step
+from kvlib.scheduled_step import Step
+from kvlib.scheduler import Scheduler
 from kvlib.simulated_server import SimulatedServer, VirtualTime
 
 

@@ -1,11 +1,10 @@
 """The slab pool: chunks of one size, no hole too small, and what that costs."""
 
-from copy import deepcopy
-
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant
 
+from allocator_machine import CellsMachine
 from kvlib.allocator import Piece
 from kvlib.plan import OutOfBlocks, SequenceTooLong
 from kvlib.slab import SlabPool
@@ -102,66 +101,33 @@ def test_check_names_what_is_broken(spoil, named):
         pool.check()
 
 
-# Mostly small, so that many fit; now and then one that cannot.
-SIZES = st.integers(1, 6) | st.integers(1, 20)
+class SlabMachine(CellsMachine):
+    """A request fits where a chunk is free, if it is no larger than one."""
 
-
-class SlabMachine(RuleBasedStateMachine):
-    """Random traffic against a plain count of chunks."""
+    SIZES = st.integers(1, 6) | st.integers(1, 20)
 
     @initialize(size=st.integers(1, 50), data=st.data())
     def start(self, size, data):
-        chunk = data.draw(st.integers(1, size))
-        self.pool, self.live = SlabPool(size, chunk), {}
+        self.begin(SlabPool(size, data.draw(st.integers(1, size))))
 
-    def refused(self, call, size):
-        before = deepcopy(vars(self.pool))
-        error = SequenceTooLong if size > self.pool.chunk_size else OutOfBlocks
-        with pytest.raises(error, match=f"asked for {size}"):
-            call()
-        assert vars(self.pool) == before
+    def wide(self, size):
+        return self.arena.chunk_size
 
-    @rule(size=SIZES)
-    def allocate(self, size):
-        fits = size <= self.pool.chunk_size and len(self.live) < self.pool.num_chunks
-        assert self.pool.can_allocate(size) == fits
-        if not fits:
-            self.refused(lambda: self.pool.allocate(size), size)
-            return
-        piece = self.pool.allocate(size)
-        assert piece.start % self.pool.chunk_size == 0 and piece.start not in self.live
-        self.live[piece.start] = (piece, size)
+    def never(self, size):
+        return size > self.arena.chunk_size
 
-    @rule(data=st.data())
-    def free(self, data):
-        if not self.live:
-            return
-        piece, _ = self.live.pop(data.draw(st.sampled_from(sorted(self.live))))
-        self.pool.free(piece)
-        with pytest.raises(ValueError, match="not handed out"):
-            self.pool.free(piece)
+    def starts(self, size):
+        chunk = self.arena.chunk_size
+        starts = range(0, chunk * self.arena.num_chunks, chunk)
+        return [at for at in starts if not self.never(size) and self.cells[at] is None]
 
-    @rule(data=st.data(), size=SIZES)
-    def resize(self, data, size):
-        if not self.live:
-            return
-        start = data.draw(st.sampled_from(sorted(self.live)))
-        piece, _ = self.live[start]
-        if size > self.pool.chunk_size:
-            self.refused(lambda: self.pool.resize(piece, size), size)
-            return
-        assert self.pool.resize(piece, size) == piece
-        self.live[start] = (piece, size)
+    def stays(self, old, size):
+        return not self.never(size)
 
     @invariant()
-    def nothing_is_lost(self):
-        if not hasattr(self, "pool"):
-            return
-        self.pool.check()
-        pool, chunk = self.pool, self.pool.chunk_size
-        assert list(pool.pieces) == sorted(piece for piece, _ in self.live.values())
+    def what_a_chunk_has_too_much_is_lost_inside_and_the_rest_outside(self):
+        pool, chunk = self.arena, self.arena.chunk_size
         assert pool.num_free == sum(hole.size for hole in pool.holes)
-        assert pool.num_free == pool.size - chunk * len(self.live)
         asked = sum(size for _, size in self.live.values())
         parts = pool.split(next_size=1)
         assert (parts.used, parts.internal_fragmentation) == (asked, chunk * len(self.live) - asked)

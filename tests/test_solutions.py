@@ -10,7 +10,10 @@ from kvlib import exercises
 from kvlib.sizes import KVShape, format_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
-SOLUTION = re.compile(r"`{4}\{dropdown\} Solution\n```python\n(.*?)```", re.DOTALL)
+FOLDED_TEXT = re.compile(r"^`{4}\{dropdown\} .*?^`{4}$", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+NUMBERED = re.compile(r"^\*\*(\d+ \([^)]*\))\.\*\*", re.MULTILINE)
+HEADING = re.compile(r"^## ", re.MULTILINE)
 EXERCISE = re.compile(r"show\.exercise\(\"([\w-]+)\"\)")
 
 
@@ -21,9 +24,10 @@ def folded(path):
         source = "".join(cell["source"])
         if asked := EXERCISE.search(source):
             slug = asked.group(1)
-        for solution in SOLUTION.findall(source):
-            yield slug, solution
-            slug = None
+        for text in FOLDED_TEXT.findall(source):
+            for solution in CODE.findall(text):
+                yield slug, solution
+                slug = None
 
 
 FOLDED = [
@@ -47,5 +51,34 @@ def test_every_graded_exercise_of_a_notebook_has_its_solution_folded():
     asked = set()
     for path in ROOT.glob("chapters/*/*.ipynb"):
         asked |= set(EXERCISE.findall(path.read_text(encoding="utf-8").replace('\\"', '"')))
-    assert asked == {param.values[0] for param in FOLDED} - {None}
-    assert asked == set(exercises.slugs())
+    bare = sorted(asked - {param.values[0] for param in FOLDED})
+    assert not bare, (
+        f"{bare}: behind show.exercise stands ````{{dropdown}} Solution, in four backticks, "
+        "and in it ```python with what the stub asks for"
+    )
+    hidden = sorted(set(exercises.slugs()) - asked)
+    assert not hidden, f"no notebook shows the exercises {hidden}"
+
+
+def without_a_solution(cells):
+    """Numbered exercises with nothing folded between them and the next one or the next heading."""
+    text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    parts = NUMBERED.split(text)
+    return [
+        number
+        for number, rest in zip(parts[1::2], parts[2::2], strict=True)
+        if "{dropdown}" not in HEADING.split(rest)[0]
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("chapters/*/*.ipynb")), ids=lambda p: p.stem)
+def test_every_exercise_of_any_grade_has_its_solution_folded(path):
+    assert not without_a_solution(json.loads(path.read_text(encoding="utf-8"))["cells"])
+
+
+def test_an_exercise_without_a_solution_is_found():
+    folded_text = "````{dropdown} Solution\nYes.\n````"
+    texts = [f"**1 (open).** Why?\n\n{folded_text}", "**2 (apply).** How?", "**3 (recall).** Who?"]
+    texts += [folded_text, "**4 (open).** When?", f"## Next\n\n{folded_text}"]
+    cells = [{"cell_type": "markdown", "source": text.splitlines(keepends=True)} for text in texts]
+    assert without_a_solution(cells) == ["2 (apply)", "4 (open)"]

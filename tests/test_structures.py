@@ -60,7 +60,7 @@ def test_every_block_read_is_everything_read(load, small_model):
 def test_lines_are_counted_as_the_house_counts_them(load, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests"))
     lines, house = load("structure_lines"), load("test_house")
-    path = ROOT / "kvlib" / "tensors" / "caches.py"
+    path = ROOT / "kvlib" / "tensors" / "contiguous.py"
     whole = lines.code_lines(path)
     assert whole == house.code_lines(path)
     row, aligned = (lines.code_lines(path, [n]) for n in ("ContiguousKVCache", "AlignedKVCache"))

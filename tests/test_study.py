@@ -11,6 +11,7 @@ from kvlib import exercises
 
 ROOT = Path(__file__).resolve().parents[1]
 GRADES = ("recall", "apply", "open")
+SELF_TEST = ["Transformers", "Deep-learning frameworks", "Computer architecture", "Python"]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,10 @@ def pages(study):
 
 
 def test_every_page_has_its_ideas_and_no_others_have(study, pages):
-    assert [page.name for page in pages] == list(study.ideas()["ideas"])
+    names, lines = [page.name for page in pages], list(study.ideas()["ideas"])
+    missing = [name for name in names if name not in lines]
+    assert not missing, f"book/ideas.yml has no line for {missing}"
+    assert names == lines, "book/ideas.yml is not in the order of _toc.yml, or has a line too many"
 
 
 def test_a_path_goes_forward_through_pages_that_exist(study, pages):
@@ -49,24 +53,45 @@ def test_minutes_are_counted_from_the_page(study, tmp_path, monkeypatch):
     assert page.exercises == (("1 (open)", ""),)
 
 
+def test_a_promise_without_its_full_stop_does_not_run_on_to_the_next_bold_words(study, tmp_path):
+    (tmp_path / "chapters").mkdir()
+    text = "# A page\n\n**After this page you can read**\n\nWords.\n\n**1 (open).** Do it.\n"
+    (tmp_path / "chapters" / "p.md").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "ROOT", tmp_path)
+        assert study.page("p").promise == ""
+
+
 def test_an_exercise_is_recall_apply_or_open(pages):
     found = [name for page in pages for name, _ in page.exercises]
     for name in found:
-        assert re.fullmatch(rf"\d \(({'|'.join(GRADES)})\)", name) or "pre " in name, name
+        assert re.fullmatch(rf"\d \(({'|'.join(GRADES)})\)", name) or name in SELF_TEST, name
     assert len(found) >= 100
     for grade in GRADES:
         assert sum(grade in name for name in found) >= 20
 
 
+def test_a_part_of_a_page_shows_an_outcome_by_its_own_name(study, pages):
+    scoreboard = next(page for page in pages if page.name == "01_foundations/scoreboard")
+    assert [name for name, _ in scoreboard.exercises] == SELF_TEST
+    marks = study._marks(scoreboard)
+    assert '"Deep-learning frameworks"<span' in marks and "exercise" not in marks.split("data-")[0]
+    numbered = study._marks(next(page for page in pages if page.exercises[0][0] == "1 (recall)"))
+    assert "exercise 1 (recall)" in numbered
+
+
 def test_every_graded_exercise_shows_one_outcome(pages):
     graded = [slug for page in pages for _, slug in page.exercises if slug]
-    assert sorted(graded) == sorted(exercises.slugs())
+    hidden = sorted(set(exercises.slugs()) - set(graded))
+    assert not hidden, f"no page shows the exercises {hidden}; a cell says show.exercise(<slug>)"
+    assert sorted(graded) == sorted(exercises.slugs()), "an exercise is on two pages"
     assert len(graded) >= 40
 
 
 def test_every_page_promises_one_thing(pages):
     without = {page.name for page in pages if not page.promise}
-    assert without == {"01_foundations/challenges", "01_foundations/scoreboard"}
+    without -= {"01_foundations/challenges", "01_foundations/scoreboard"}
+    assert not without, f"no bold sentence '**After this page you can … .**' in {sorted(without)}"
 
 
 def test_the_timeline_is_in_order_and_its_dates_are_those_of_its_sources():

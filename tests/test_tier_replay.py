@@ -7,8 +7,9 @@ import pytest
 from kvlib.conversations import conversations
 from kvlib.prefix_replay import replay_prefix
 from kvlib.request import Request
+from kvlib.tier import Tier
 from kvlib.tier_replay import TierReplay, replay_tiers
-from kvlib.tiers import Tier, TierStack
+from kvlib.tiers import TierStack
 
 
 def stack(*capacities, policy="write_through", **how):

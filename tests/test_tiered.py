@@ -19,7 +19,7 @@ from kvlib.tensors.llama import Llama
 from kvlib.tensors.pending_copies import PendingCopies
 from kvlib.tensors.step import NoCache
 from kvlib.tensors.tiered import TieredKVCache
-from kvlib.tiers import Tier
+from kvlib.tier import Tier
 
 SIZE = 3
 PROMPT = (5, 1, 4, 1, 5, 9, 2, 7, 1, 8)
@@ -468,7 +468,7 @@ def test_no_room_below_is_one_clear_error_and_changes_nothing(small_model, made)
     with pytest.raises(OutOfBlocks, match="asked for room for 1 block, 2 of host all pinned"):
         cache.swap_out("a")
     assert cache.length("a") == 10 and cache.swapped == {}
-    assert not any(cache.lower.stack._pins[0].values()), "a pin is left behind"
+    assert not any(cache.lower.stack._books[0].pins.values()), "a pin is left behind"
     cache.check()
     cache.truncate("a", 5)
     cache.swap_out("a")

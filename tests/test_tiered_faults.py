@@ -17,7 +17,7 @@ from kvlib.tensors.paged import PagedKVCache
 from kvlib.tensors.pending_copies import PendingCopies
 from kvlib.tensors.tiered import TieredKVCache
 from kvlib.tensors.transfer import receive_sequence, send_sequence
-from kvlib.tiers import Tier
+from kvlib.tier import Tier
 
 SHAPE, SIZE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2), 2
 PROMPT = [5, 1, 4, 1, 5]
@@ -205,7 +205,7 @@ def test_a_swap_that_is_interrupted_pins_nothing(made, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         cache.swap_out("a")
     assert cache.swapped == {} and cache.length("a") == 5
-    assert not any(cache.lower.stack._pins[0].values())
+    assert not any(cache.lower.stack._books[0].pins.values())
     cache.check()
 
 
@@ -330,20 +330,6 @@ def test_what_is_still_on_its_way_up_is_not_sent_on(made, monkeypatch):
     assert handed_over(cache, "a", target, PROMPT[:4]) == [tuple(PROMPT[:4])]
     slots = torch.tensor(list(target.ledger._slots("a", range(4))))
     assert target.store.read(0, slots)[0][:, 0, 0].tolist() == PROMPT[:4]
-
-
-def test_a_plan_is_named_anew_by_as_many_tokens_only(made):
-    cache = made()
-    cache.add("a")
-    plan = cache.plan({"a": [0, 0]})
-    for wrong in ({"a": [1]}, {"b": [1, 2]}, {}):
-        with pytest.raises(ValueError, match="the plan brings"):
-            cache.name_tokens(plan, wrong)
-    cache.name_tokens(plan, {"a": [1, 2]})
-    cache.commit(plan)
-    assert cache._tokens == {"a": [1, 2]}
-    with pytest.raises(ValueError, match="not open"):
-        cache.name_tokens(plan, {"a": [1, 2]})
 
 
 def test_a_captured_step_waits_for_what_arrives(made, monkeypatch):

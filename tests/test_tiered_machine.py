@@ -16,7 +16,7 @@ from kvlib.tensors.block_files import BlockFiles
 from kvlib.tensors.copy_lane import CopyLane
 from kvlib.tensors.host_blocks import HostBlocks
 from kvlib.tensors.tiered import TieredKVCache
-from kvlib.tiers import Tier
+from kvlib.tier import Tier
 
 SHAPE, SIZE, BLOCKS = KVShape(num_layers=2, num_kv_heads=1, head_dim=2), 2, 6
 BLOCK_BYTES = SIZE * 2 * 2 * 2 * 4

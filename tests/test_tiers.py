@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kvlib.eviction import FIFOPolicy, LFUPolicy, LRUPolicy
 from kvlib.plan import OutOfBlocks
-from kvlib.tiers import POLICIES, Move, Tier, TierStack
+from kvlib.tier import Tier
+from kvlib.tiers import POLICIES, Move, TierStack
 
 NAN, INF = float("nan"), float("inf")
 
@@ -27,7 +28,7 @@ def where(held):
 
 def state(held):
     """All that a refused call must leave as it was."""
-    lines = [list(order._line) for order in held._orders]
+    lines = [list(books.order._line) for books in held._books]
     return where(held), lines, held.num_dropped, held.bytes_read[:], held.bytes_written[:]
 
 
@@ -140,7 +141,7 @@ def test_a_flush_takes_no_copy_from_a_block_that_was_safe():
         held.store(key)
     assert (held.dirty, held.keys(1)) == (["a"], ["b", "x"])  # and b is first in line
     assert held.flush() == [Move("x", 1, None, 0), Move("a", 0, 1, 1)]
-    assert held.dirty == [] and held._orders[1].num_evictable == 2
+    assert held.dirty == [] and held._books[1].order.num_evictable == 2
     held.check()
 
 
@@ -427,7 +428,7 @@ class TierMachine(RuleBasedStateMachine):
     def unpin(self, data):
         key, tier = data.draw(st.sampled_from(self.pins))
         self.pins.remove((key, tier))
-        if self.holds(key, tier) and self.held._pins[tier][key]:
+        if self.holds(key, tier) and self.held._books[tier].pins[key]:
             self.held.unpin(key, tier)
 
     @rule(key=st.integers(0, 9), tier=st.integers(0, 2))
@@ -450,7 +451,7 @@ class TierMachine(RuleBasedStateMachine):
     def pinned_copies_stay(self):
         if hasattr(self, "held"):
             for key, tier in self.pins:
-                assert not self.held._pins[tier].get(key) or key in self.copies.tiers[tier]
+                assert not self.held._books[tier].pins.get(key) or key in self.copies.tiers[tier]
 
 
 TestTierMachine = TierMachine.TestCase

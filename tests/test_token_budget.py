@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvlib.token_budget import heavy_hitters, kept, pooled, require_room, sinks_and_window, snap
+from kvlib.token_budget import _pooled, heavy_hitters, kept, require_room, sinks_and_window, snap
 
 
 def test_the_first_and_the_newest_stay_whatever_their_score():
@@ -53,8 +53,8 @@ def test_the_sum_favours_the_old():
 
 
 def test_pooling_keeps_the_neighbours_of_a_find():
-    assert pooled([0, 0, 6, 0, 0], 3) == [0, 2, 2, 2, 0]
-    assert pooled([5, 0, 0], 5) == [1, 1, 1]
+    assert _pooled([0, 0, 6, 0, 0], 3) == [0, 2, 2, 2, 0]
+    assert _pooled([5, 0, 0], 5) == [1, 1, 1]
     rows = [[]] * 7 + [[0, 0, 0.9, 0, 0, 0.1, 0, 0]]
     assert snap(rows, 4, 1, kernel=1) == [2, 5, 6, 7]
     assert snap(rows, 4, 1, kernel=3) == [1, 2, 3, 7]
@@ -71,7 +71,7 @@ def test_only_the_end_of_the_prompt_chooses():
 @pytest.mark.parametrize("kernel", [0, 2, -1, 1.0, True])
 def test_a_kernel_has_a_middle(kernel):
     with pytest.raises((TypeError, ValueError), match="kernel"):
-        pooled([1.0], kernel)
+        _pooled([1.0], kernel)
 
 
 @pytest.mark.parametrize("sizes", [(4, 2, 3), (0, 0, 1), (4, 0, 0), (4, -1, 1), (4.0, 1, 1)])

@@ -98,7 +98,7 @@ LENGTHS = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LENGTHS)
 def test_rows_and_quantiles_are_the_published_ones(name: str) -> None:
     num_rows, of_prompts, of_outputs = LENGTHS[name]
     workload = whole(name)

@@ -16,23 +16,13 @@ from kvlib.clock import RooflineClock
 from kvlib.comparison import slots_on
 from kvlib.engine_configs import CONFIGURATIONS
 from kvlib.kv_memory import KVMemory
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.ranking import choose, gains, pareto_front, ranking
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serial_clock import SerialClock
 from kvlib.serving import serve
 from kvlib.serving_run import Target
-from kvlib.tuning import (
-    Score,
-    Server,
-    Setting,
-    choose,
-    gains,
-    grid,
-    knobs,
-    one_at_a_time,
-    pareto_front,
-    ranking,
-    sweep,
-)
+from kvlib.tuning import Score, Server, Setting, grid, knobs, one_at_a_time, sweep
 from kvlib.workloads import Spread, lognormal, sample
 
 SERVER = Server(gpu("A10"), model("Llama-3-8B"), Target(5.0, 0.1), overhead_s=0.005)

@@ -131,7 +131,8 @@ def test_a_sample_says_that_it_is_one_and_whom_to_thank(name: str) -> None:
     drawn = sample(name, 10, seed=3)
     assert drawn.name == f"{name} sample (n=10, seed=3)"
     assert drawn.description.startswith("a seeded sample, not the trace: 10 requests")
-    assert any(licence in drawn.source for licence in ("CC BY 4.0", "Apache-2.0", "MIT"))
+    read = ("CC BY 4.0", "Apache-2.0", "MIT")
+    assert any(licence in drawn.source for licence in read), "read what it asks for, then add it"
     assert drawn.source.endswith("reduced to 1001 quantiles per column")
 
 

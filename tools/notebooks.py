@@ -48,7 +48,7 @@ def execute(notebook: Any, folder: Path, seconds: int = CELL_TIMEOUT_S) -> Any:
         Unfinished: a cell raised or took more than `seconds`, or the kernel died or did not start.
     """
     done = copy.deepcopy(notebook)
-    environment = os.environ | {"KVLIB_DEVICE": "cpu"}
+    environment = os.environ | {"KVLIB_DEVICE": "cpu", "KVLIB_PROGRESS": "off"}
     begun = [0]
     client = NotebookClient(
         done,

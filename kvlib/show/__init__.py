@@ -1,6 +1,7 @@
 """What a page shows: drawings with controls, graded exercises, code to try, plots in one style.
 
-`widget`, `exercise` and `try_it` need nothing installed; the plots load matplotlib when first used.
+`widget`, `exercise`, `try_it` and `progress` need nothing installed; the plots load matplotlib when
+first used.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvlib.show.advice import install
+from kvlib.show.long_work import progress, progress_to
 from kvlib.show.real_cache import widget
 from kvlib.show.widgets import ExerciseView, TryIt
 
@@ -15,7 +17,16 @@ install()
 exercise = ExerciseView
 try_it = TryIt
 
-__all__ = ["bar_plot", "exercise", "line_plot", "strip_plot", "try_it", "widget"]
+__all__ = [
+    "bar_plot",
+    "exercise",
+    "line_plot",
+    "progress",
+    "progress_to",
+    "strip_plot",
+    "try_it",
+    "widget",
+]
 
 
 def __getattr__(name: str) -> Any:

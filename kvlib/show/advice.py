@@ -66,7 +66,7 @@ def _of_one(error: BaseException) -> str:
     return NO_MEMORY if failed else ""
 
 
-def let_go(error: BaseException) -> None:
+def _let_go(error: BaseException) -> None:
     """Drops the local variables of the calls that an error's traceback shows.
 
     Their lines stay in the traceback. A call that still runs keeps its variables.
@@ -84,19 +84,19 @@ def let_go(error: BaseException) -> None:
         torch.cuda.empty_cache()
 
 
-def after_cell(result: Any) -> None:
+def _after_cell(result: Any) -> None:
     """Advises after a cell that failed; `result` is what IPython says of it."""
     error = result.error_in_exec
     if error is None or not (words := advice(error)):
         return
     if words == NO_MEMORY:
-        let_go(error)
+        _let_go(error)
     print(f"\n{words}", file=sys.stderr)
 
 
 def install() -> None:
-    """Makes the notebook that runs this call `after_cell`; elsewhere it does nothing."""
+    """Makes the notebook that runs this advise after failed cells; elsewhere it does nothing."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is not None:
-        shell.events.register("post_run_cell", after_cell)
+        shell.events.register("post_run_cell", _after_cell)

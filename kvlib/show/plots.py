@@ -11,11 +11,13 @@ import warnings
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from math import ceil, floor, log10
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from kvlib.show.drawings.palette import GROUND, ROLES
 
@@ -70,8 +72,18 @@ def _axes(x: str, y: str, log: str, height: float = 3.6) -> tuple[Figure, Axes]:
     axes = figure.subplots()
     axes.set(xlabel=x, ylabel=y, **{f"{name}scale": "log" for name in log})
     for name in log:
-        getattr(axes, f"{name}axis").set_major_formatter("{x:,g}")
+        getattr(axes, f"{name}axis").set_major_formatter("{x:,.12g}")
     return figure, axes
+
+
+def _label_short(axes: Axes, log: str) -> None:
+    """Labels 1, 2 and 5 on a logarithmic axis that has drawn fewer than two powers of ten."""
+    for name in log:
+        axis = getattr(axes, f"{name}axis")
+        low, high = getattr(axes, f"get_{name}lim")()
+        if floor(log10(high)) - ceil(log10(low)) < 1:
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _role(name: str, index: int, roles: Mapping[str, str] | None) -> str:
@@ -105,6 +117,7 @@ def line_plot(
             colour = ROLES[_role(name, index, roles)].light
             marker, dash = _MARKERS[index % len(_MARKERS)], _DASHES[index % len(_DASHES)]
             axes.plot(xs, ys, label=name, color=colour, marker=marker, linestyle=dash)
+        _label_short(axes, log)
         axes.legend()
         return Plot(figure, series, alt)
 
@@ -148,6 +161,7 @@ def bar_plot(
             starts = ends if stacked else starts
         if limit:
             axes.axvline(limit[1], color=GROUND["ink"].light, linestyle="--", label=limit[0])
+        _label_short(axes, "x" if log else "")
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)

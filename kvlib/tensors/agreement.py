@@ -1,4 +1,4 @@
-"""What ranks compare before they touch a cache together: the step, and the queries."""
+"""What ranks compare before they touch a cache together: the cache, the step, the queries."""
 
 from __future__ import annotations
 
@@ -6,12 +6,38 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from kvlib.plan import SeqId
+from kvlib.sizes import KVShape
 from kvlib.tensors.distributed import Ranks
 
 Plan = TypeVar("Plan")
+
+
+def same_cache(
+    ranks: Ranks,
+    kind: type,
+    shape: KVShape,
+    num_blocks: int,
+    block_size: int,
+    dtype: torch.dtype,
+) -> None:
+    """Agrees on the cache that every rank is about to make its part of, before it allocates.
+
+    Args:
+        ranks: the group.
+        kind: class of the cache.
+        shape: of the whole model.
+        num_blocks: usable blocks of each rank.
+        block_size: tokens per block.
+        dtype: of the stored keys and values.
+
+    Raises:
+        RanksDisagree, PeerLost: as `Ranks.agree`.
+    """
+    ranks.agree("a cache", f"{kind.__name__} {shape} {num_blocks}x{block_size} {dtype}")
 
 
 def plan_together(

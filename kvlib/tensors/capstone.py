@@ -5,18 +5,9 @@ The time it goes by is that of `kvlib.tensors.capstone_meter`: computed, and the
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict
 from functools import cache
 from itertools import pairwise
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from pathlib import Path
-from traceback import extract_tb
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,10 +15,9 @@ import torch
 from kvlib import capstone as rules
 from kvlib.admission import AdmitReserved
 from kvlib.capstone import BLOCK_SIZE, MAX_NEW_TOKENS, NUM_BLOCKS, STOP, Ask, Refused, Score
-from kvlib.engine_request import EngineFull
-from kvlib.files import parse_json, read
+from kvlib.engine_refusals import EngineFull
 from kvlib.plan import SequenceTooLong
-from kvlib.scheduler import StepLimits
+from kvlib.scheduled_step import StepLimits
 from kvlib.tensors.capstone_meter import CONFIG, Meter, timed_model
 from kvlib.tensors.engine import Engine
 from kvlib.tensors.llama import Llama
@@ -35,7 +25,6 @@ from kvlib.tensors.paged import PagedKVCache
 
 Build = Callable[[Any, int], Any]
 IDLE_S, MOST_IDLE = 0.001, 2000
-MOST_BYTES = 2**16  # that a graded process says
 
 
 @cache
@@ -189,79 +178,3 @@ def references(seed: int = rules.TRACE_SEED) -> list[Score]:
 
 def _reference(options: dict[str, Any]) -> Build:
     return lambda model, num_blocks: Engine(model, num_blocks, BLOCK_SIZE, **options)
-
-
-def grade_file(path: Path, seed: int = rules.TRACE_SEED) -> Score:
-    """Returns the score of an engine in a file of its own.
-
-    Raises:
-        Refused: the file asks for what no engine needs, has no `build`, or its engine breaks a
-            rule or fails; then the message has the line.
-    """
-    name = f"graded {path.stem}"
-    module = sys.modules[name] = ModuleType(name)  # where its dataclasses look for it
-    try:
-        source = read(path, MOST_BYTES * 16).decode("utf-8")
-        rules.require_fair(source, path.name)
-        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
-        if not callable(build := getattr(module, "build", None)):
-            raise Refused(f"{path.name} should have a function build(model, num_blocks)")
-        return judge(path.stem, build, seed)
-    except Refused:
-        raise
-    except (Exception, SystemExit) as error:
-        at = [each.lineno for each in extract_tb(error.__traceback__) if each.filename == str(path)]
-        where = f" in line {at[-1]}" if at else ""
-        said = f"{path.name} failed{where}: {type(error).__name__}: {error}"
-        raise Refused(said) from error
-    finally:
-        del sys.modules[name]
-
-
-def grade_apart(path: Path, limit_s: float = rules.LIMIT_S) -> Score:
-    """Returns what `grade_file` does, from a process that may hang, crash or exit.
-
-    Args:
-        path: the file.
-        limit_s: seconds on the wall after which the process is ended.
-
-    Raises:
-        Refused: as `grade_file`, or the process took too long or ended without a score.
-    """
-    context = get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    child = context.Process(target=_send_score, args=(there, path), daemon=True)
-    child.start()
-    there.close()
-    try:
-        if not here.poll(limit_s):
-            raise Refused(f"{path.name} should be through within {limit_s:g} s, yours was not")
-        said = here.recv_bytes(MOST_BYTES)
-    except (EOFError, OSError):
-        child.join(10.0)
-        raise Refused(f"{path.name} ended the program, exit status {child.exitcode}") from None
-    finally:
-        child.kill()
-        child.join()
-        here.close()
-    return _score(said, path.name)
-
-
-# The file that is graded can write into this line too, so nothing that comes is unpickled.
-def _send_score(there: Connection, path: Path) -> None:
-    try:
-        said = asdict(grade_file(path))
-    except Refused as error:
-        said = {"refused": str(error)[: MOST_BYTES // 16]}
-    there.send_bytes(json.dumps(said).encode())
-
-
-def _score(said: bytes, name: str) -> Score:
-    with suppress(ValueError, TypeError, AttributeError):
-        found = parse_json(said)
-        if set(found) == {"refused"}:
-            raise Refused(str(found["refused"]))
-        counts = [each for name, each in found.items() if name != "name"]
-        if all(type(each) in (int, float) for each in counts):
-            return Score(**found)
-    raise Refused(f"{name} should leave it to the judge to say its score")

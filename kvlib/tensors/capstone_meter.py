@@ -19,7 +19,7 @@ from kvlib.catalog import gpu
 from kvlib.catalog import model as published
 from kvlib.clock import RooflineClock
 from kvlib.plan import StepPlan
-from kvlib.scheduler import Step
+from kvlib.scheduled_step import Step
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.llama_config import LlamaConfig
 from kvlib.tensors.step import DevicePlan

@@ -54,7 +54,7 @@ def _grouped(x: Tensor, precision: Precision) -> tuple[Tensor, int]:
     return x.unflatten(-1, (-1, precision.group_size or x.shape[-1])), -1
 
 
-def scales_of(x: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
+def _scales_of(x: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
     """Returns the scale and the minimum of each group, as stored, each with the group's axis kept.
 
     Args:
@@ -111,7 +111,7 @@ def encode(x: Tensor, precision: Precision) -> Tensor:
     """
     *lead, block_size, head_dim = x.shape
     layout = precision.layout(head_dim, block_size)
-    scale, low = scales_of(x.float(), precision)
+    scale, low = _scales_of(x.float(), precision)
     codes = _codes(x.float(), scale, low, precision)
     planes = 8 // precision.bits
     codes = torch.nn.functional.pad(codes, (0, planes * layout.row_bytes - head_dim))

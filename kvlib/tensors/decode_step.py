@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from kvlib.tensors.caches import SlotCache
 from kvlib.tensors.kernels import few_rows, paged_cpu
+from kvlib.tensors.kernels.rows import addresses
 from kvlib.tensors.paged import PagedKVCache, PagedPlan
 
 if TYPE_CHECKING:
@@ -54,43 +55,51 @@ def all_layers(
         ValueError: the plan is not open, or a weight or the cache does not fit the model.
     """
     cache.ledger.require_open(plan.host)
-    c, keys, values = model.config, cache.store.keys, cache.store.values
-    num_kv_heads, dim = c.num_kv_heads, c.head_dim
-    fits = (len(keys), keys.shape[2], keys.shape[4]) == (c.num_layers, num_kv_heads, dim)
-    if not fits or keys.dtype != x.dtype or keys.stride(4) != 1 or keys.stride() != values.stride():
-        raise ValueError(
-            f"the model has {c.num_layers} layers of {num_kv_heads} KV heads of {dim}, {x.dtype},"
-            f" the cache is {tuple(keys.shape)} {keys.dtype}"
-        )
+    _require_fit(model, x, cache)
     weights = list(chain.from_iterable(map(_weights, model.model.layers)))
     _check(weights, model)
-    table, rows = plan.context.block_table, plan.context.rows_of(cache.ledger.window)
-    group, strides = c.num_q_heads // num_kv_heads, keys.stride()
-    num_tokens = len(x)
-    step = _Layers(
-        x.data_ptr(),
-        (ctypes.c_void_p * len(weights))(*[weight.data_ptr() for weight in weights]),
-        cos.data_ptr(),
-        sin.data_ptr(),
-        keys.data_ptr(),
-        values.data_ptr(),
-        plan.slot_mapping.data_ptr(),
-        _attend(x.dtype, dim, group),
-        table.data_ptr(),
-        *(rows.data_ptr() + 4 * num_tokens * i for i in range(3)),
-        _Sizes(
-            *(num_tokens, num_kv_heads, group, dim, keys.shape[3], table.shape[1]),
-            *(strides[1:4]),
-            *(len(table), keys.shape[1]),
-        ),
-        *(c.num_layers, strides[0], c.hidden_size, c.intermediate_size),
-        *(c.rms_norm_eps, dim**-0.5, torch.get_num_threads()),
-    )
+    step = _step(model, x, cos, sin, cache, plan, weights)
     if _call()(ctypes.byref(step)):
-        raise ValueError(f"a row sees positions without a block: there are {keys.shape[1]} blocks")
+        num_blocks = cache.store.keys.shape[1]
+        raise ValueError(f"a row sees positions without a block: there are {num_blocks} blocks")
     cache.note_written(plan)
     cache.count_layers(plan)
     return x
+
+
+def _require_fit(model: Llama, x: Tensor, cache: PagedKVCache) -> None:
+    c, keys, values = model.config, cache.store.keys, cache.store.values
+    fits = (len(keys), keys.shape[2], keys.shape[4]) == (c.num_layers, c.num_kv_heads, c.head_dim)
+    if not fits or keys.dtype != x.dtype or keys.stride(4) != 1 or keys.stride() != values.stride():
+        raise ValueError(
+            f"the model has {c.num_layers} layers of {c.num_kv_heads} KV heads of {c.head_dim},"
+            f" {x.dtype}, the cache is {tuple(keys.shape)} {keys.dtype}"
+        )
+
+
+def _step(
+    model: Llama,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    cache: PagedKVCache,
+    plan: PagedPlan,
+    weights: list[Tensor],
+) -> _Layers:
+    """What the kernel is told: addresses, and sizes."""
+    c, keys = model.config, cache.store.keys
+    table, rows = plan.context.block_table, plan.context.rows_of(cache.ledger.window)
+    return _Layers(
+        x.data_ptr(),
+        (ctypes.c_void_p * len(weights))(*[weight.data_ptr() for weight in weights]),
+        *(each.data_ptr() for each in (cos, sin, keys, cache.store.values, plan.slot_mapping)),
+        _attend(x.dtype, c.head_dim, c.num_q_heads // c.num_kv_heads),
+        table.data_ptr(),
+        *addresses(rows),
+        paged_cpu.sizes_of(len(x), c.num_q_heads, keys[0], table),
+        *(c.num_layers, keys.stride(0), c.hidden_size, c.intermediate_size),
+        *(c.rms_norm_eps, c.head_dim**-0.5, torch.get_num_threads()),
+    )
 
 
 def _weights(layer: nn.Module) -> tuple[Tensor, ...]:
@@ -123,9 +132,6 @@ def _check(weights: list[Tensor], model: Llama) -> None:
             )
 
 
-_Sizes = ctypes.c_int64 * 11
-
-
 class _Layers(ctypes.Structure):
     """`Layers` of few_rows.cpp."""
 
@@ -142,7 +148,7 @@ class _Layers(ctypes.Structure):
         ("row_seq", ctypes.c_void_p),
         ("row_first", ctypes.c_void_p),
         ("row_end", ctypes.c_void_p),
-        ("attend_sizes", _Sizes),
+        ("attend_sizes", paged_cpu.Sizes),
         ("layers", ctypes.c_int64),
         ("layer_stride", ctypes.c_int64),
         ("hidden", ctypes.c_int64),

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from kvlib.admission import Admission
 from kvlib.engine_desk import RequestDesk, Work, one_at_a_time
-from kvlib.engine_request import EngineRequest, require_owner, require_request
+from kvlib.engine_refusals import require_owner, require_request
+from kvlib.engine_request import EngineRequest
 from kvlib.preemption import Victim, newest
-from kvlib.scheduler import Step, StepLimits
+from kvlib.scheduled_step import Step, StepLimits
 from kvlib.tensors.engine_cache import ScheduledKVCache
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.sampling import Sampling
@@ -119,9 +120,8 @@ class Engine(RequestDesk):
             TypeError, ValueError: a value makes no sense. In each case nothing changes.
         """
         prompt, sampling = list(prompt_ids), sampling or Sampling()
-        require_request(
-            prompt, max_new_tokens, num_samples, deadline_s, self.model.config.vocab_size
-        )
+        vocab_size = self.model.config.vocab_size
+        require_request(prompt, max_new_tokens, num_samples, deadline_s, vocab_size)
         stop_tokens = require_owner(tenant, priority, stop_tokens)
         seeded = [replace(sampling, seed=sampling.seed + i) for i in range(num_samples)]
         rest = (stop_tokens, self.clock(), deadline_s, tenant, priority)

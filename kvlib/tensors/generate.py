@@ -10,7 +10,7 @@ import torch
 
 from kvlib.metrics import WorkCounters
 from kvlib.plan import SequenceTooLong
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.sampling import Sampling
 from kvlib.tensors.step import NoCache

@@ -80,10 +80,10 @@ def _convert(path: Path, folder: Path) -> None:
     }
     weights = {}
     for tensor in reader.tensors:
-        name = hf_name(tensor.name)
+        name = _hf_name(tensor.name)
         weight = torch.tensor(dequantize(tensor.data, tensor.tensor_type))
         head_count = heads.get(name.split(".")[-2])
-        weights[name] = weight if head_count is None else unpermute(weight, head_count)
+        weights[name] = weight if head_count is None else _unpermute(weight, head_count)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     _tokenizer(field).save(str(folder / "tokenizer.json"))
     chat = {
@@ -95,11 +95,11 @@ def _convert(path: Path, folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(chat, indent=1), encoding="utf-8")
 
 
-def hf_name(name: str) -> str:
+def _hf_name(name: str) -> str:
     """Returns Hugging Face's name of a GGUF tensor.
 
     Example:
-        >>> hf_name("blk.7.attn_q.weight")
+        >>> _hf_name("blk.7.attn_q.weight")
         'model.layers.7.self_attn.q_proj.weight'
     """
     *block, part, kind = name.split(".")
@@ -107,7 +107,7 @@ def hf_name(name: str) -> str:
     return f"{layer}{_HF_PARTS[part]}.{kind}"
 
 
-def unpermute(weight: Tensor, num_heads: int) -> Tensor:
+def _unpermute(weight: Tensor, num_heads: int) -> Tensor:
     """Returns the rows of a query or key projection in Hugging Face's rotary order.
 
     GGUF stores the two rows that rotate together side by side (0, 1), (2, 3), ...; Hugging Face
@@ -119,7 +119,7 @@ def unpermute(weight: Tensor, num_heads: int) -> Tensor:
         num_heads: Hq for queries, Hkv for keys.
 
     Example:
-        >>> unpermute(torch.arange(8).reshape(8, 1), num_heads=2).flatten().tolist()
+        >>> _unpermute(torch.arange(8).reshape(8, 1), num_heads=2).flatten().tolist()
         [0, 2, 1, 3, 4, 6, 5, 7]
     """
     rows, columns = weight.shape

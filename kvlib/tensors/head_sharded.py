@@ -11,7 +11,7 @@ from torch import Tensor
 from kvlib.plan import SeqId
 from kvlib.sharding import head_shares
 from kvlib.sizes import KVShape
-from kvlib.tensors.agreement import plan_together, same_queries
+from kvlib.tensors.agreement import plan_together, same_cache, same_queries
 from kvlib.tensors.distributed import Ranks
 from kvlib.tensors.paged import PagedKVCache, PagedPlan
 
@@ -53,7 +53,7 @@ class HeadShardedKVCache(PagedKVCache):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        ranks.agree("a cache", f"{type(self).__name__} {shape} {num_blocks}x{block_size} {dtype}")
+        same_cache(ranks, type(self), shape, num_blocks, block_size, dtype)
         self.ranks = ranks
         self.num_kv_heads = shape.num_kv_heads or 1
         self.shares = head_shares(self.num_kv_heads, ranks.size)

@@ -27,7 +27,7 @@ from torch import Tensor
 from kvlib.metrics import WorkCounters
 from kvlib.precision import Precision
 from kvlib.sizes import KVShape
-from kvlib.tensors.caches import ContiguousKVCache
+from kvlib.tensors.contiguous import ContiguousKVCache
 from kvlib.tensors.hf_attention import NAME
 from kvlib.tensors.hf_cache import SteppedCache
 from kvlib.tensors.hf_groups import Make
@@ -35,7 +35,7 @@ from kvlib.tensors.host_blocks import HostBlocks
 from kvlib.tensors.paged import PagedKVCache
 from kvlib.tensors.quantized import QuantizedKVCache
 from kvlib.tensors.tiered import TieredKVCache
-from kvlib.tiers import Tier
+from kvlib.tier import Tier
 
 
 class HFCache(SteppedCache):

@@ -15,7 +15,7 @@ from kvlib.tensors.hf_layer import CacheLayer
 from kvlib.tensors.hf_rows import BatchRows, real_columns
 from kvlib.tensors.hf_step import ForwardStep
 from kvlib.tensors.hf_support import require_transformers
-from kvlib.tensors.tiered import TieredKVCache
+from kvlib.tensors.known_tokens import KnownTokensKVCache
 
 require_transformers()
 
@@ -51,7 +51,7 @@ class SteppedCache(Cache):
         kinds, _ = get_layer_types_and_kwargs(self.config)
         self.groups = groups(self.config, kinds, make)
         # Tiers name blocks by their tokens, which no cache is shown: see `HFCache`.
-        self._named = any(isinstance(group.cache, TieredKVCache) for group in self.groups)
+        self._named = any(isinstance(group.cache, KnownTokensKVCache) for group in self.groups)
         owner = {layer: group for group in self.groups for layer in group.layers}
         self._order = sorted(owner)
         super().__init__(layers=[CacheLayer(self, i, owner[i]) for i in self._order])

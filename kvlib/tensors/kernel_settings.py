@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kvlib.plan import StepPlan
-from kvlib.tensors.paged_attention import PagedContext
+from kvlib.tensors.paged_context import PagedContext
 
 RAGGED = (1, 16, 17, 511, 0, 300)
 Attend = Callable[..., Any]
@@ -83,37 +83,52 @@ def setting(
         (2, (0, 1, 1, 2), 9216)
     """
     num_q, num_kv, head_dim = heads
-    needed = [-(-n // block_size) for n in lens]
-    order = list(range(shared + sum(max(0, n - shared) for n in needed)))
-    Random(seed).shuffle(order)
-    common = tuple(order.pop() for _ in range(shared))
-    tables = [common[:n] + tuple(order.pop() for _ in range(max(0, n - shared))) for n in needed]
-    null = shared + sum(max(0, n - shared) for n in needed)
-    width = max(*needed, 1)
+    tables = _tables(lens, block_size, shared, seed)
+    null = _num_blocks(lens, block_size, shared)
+    plan = _decode_plan(lens, tables, null, block_size)
     rng = torch.Generator().manual_seed(seed)
-    pool = (null + 1, num_kv, block_size, head_dim)
-    sides = [torch.randn(pool, generator=rng) for _ in range(2)]
+    sides = [torch.randn(null + 1, num_kv, block_size, head_dim, generator=rng) for _ in range(2)]
     written = torch.zeros(null + 1, block_size, dtype=torch.bool)
     for table, length in zip(tables, lens, strict=True):
         for at, block in enumerate(table):
             written[block, : length - at * block_size] = True
     for side in sides:
         side.masked_fill_(~written[:, None, :, None], torch.nan)
+    q = loud * torch.randn(plan.num_tokens, num_q, head_dim, generator=rng)
+    tensors = [each.to(device, dtype) for each in (q, *sides)]
+    return Setting(name, *tensors, PagedContext.of(plan, torch.device(device)), window)
+
+
+def _tables(lens: Sequence[int], block_size: int, shared: int, seed: int) -> list[tuple[int, ...]]:
+    """The blocks of each sequence, drawn; the first are those that all have in common."""
+    needed = [-(-n // block_size) for n in lens]
+    order = list(range(_num_blocks(lens, block_size, shared)))
+    Random(seed).shuffle(order)
+    common = tuple(order.pop() for _ in range(shared))
+    return [common[:n] + tuple(order.pop() for _ in range(max(0, n - shared))) for n in needed]
+
+
+def _num_blocks(lens: Sequence[int], block_size: int, shared: int) -> int:
+    """Blocks that the sequences have together."""
+    return shared + sum(max(0, -(-n // block_size) - shared) for n in lens)
+
+
+def _decode_plan(
+    lens: Sequence[int], tables: Sequence[tuple[int, ...]], null: int, block_size: int
+) -> StepPlan:
+    """One new token of each sequence that is not empty; tables are padded with the null block."""
     held = [n > 0 for n in lens]
-    starts = [sum(held[:s]) for s in range(len(lens) + 1)]
-    plan = StepPlan(
+    width = max(*map(len, tables), 1)
+    return StepPlan(
         seq_ids=tuple(range(len(lens))),
         positions=tuple(n - 1 for n in lens if n),
         slot_mapping=(0,) * sum(held),
-        query_start=tuple(starts),
+        query_start=tuple(sum(held[:s]) for s in range(len(lens) + 1)),
         context_lens=tuple(lens),
         block_table=tuple(table + (null,) * (width - len(table)) for table in tables),
         block_size=block_size,
         plan_id=0,
     )
-    q = loud * torch.randn(sum(held), num_q, head_dim, generator=rng)
-    tensors = [each.to(device, dtype) for each in (q, *sides)]
-    return Setting(name, *tensors, PagedContext.of(plan, torch.device(device)), window)
 
 
 def trials(device: torch.device | str = "cpu") -> list[Setting]:

@@ -9,16 +9,14 @@ Axes beside those of the package: `R` query tokens, `P` parts, `G` query heads o
 
 from __future__ import annotations
 
-from ctypes import c_float, c_int, c_int64, c_void_p
-
 import torch
 from torch import Tensor
 
+from kvlib.tensors.attention_parts import merge
 from kvlib.tensors.kernels import paged_cpu
 from kvlib.tensors.kernels.build import library
-from kvlib.tensors.paged_attention import PagedContext, Way, merge
-
-_Sizes = c_int64 * 11
+from kvlib.tensors.paged_attention import Way
+from kvlib.tensors.paged_context import PagedContext
 
 
 def _scores(q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
@@ -122,25 +120,13 @@ def compiled(*, prefetch: bool = True, known_sizes: bool = True) -> Way:
     def attend(
         q: Tensor, keys: Tensor, values: Tensor, context: PagedContext, window: int | None
     ) -> tuple[Tensor, Tensor]:
-        (num_rows, num_q_heads, head_dim), rows = q.shape, context.rows_of(window)
-        num_kv_heads, block_size = keys.shape[1:3]
-        group, table = num_q_heads // num_kv_heads, context.block_table
-        paged_cpu._check(q, keys, values, table, rows, group)
-        fast = known_sizes and head_dim in paged_cpu.FAST_HEAD_DIMS
-        sizes = (head_dim, group) if fast and group in paged_cpu.FAST_GROUPS else (0, 0)
-        defines = [f"TYPE={paged_cpu.TYPES[q.dtype]}"]
-        defines += [f"HEAD_DIM={sizes[0]}", f"GROUP={sizes[1]}"]
+        group = q.shape[1] // keys.shape[1]
+        sizes = (q.shape[2], group) if known_sizes else (0, 0)
+        words = paged_cpu.defines(q.dtype, *sizes)
         if not prefetch:
-            defines.append("__builtin_prefetch(...)=")
-        call = library(paged_cpu.SOURCE, tuple(defines)).kvlib_paged_attention
-        call.argtypes = [*[c_void_p] * 9, _Sizes, c_float, c_int]
-        out, lse = torch.empty_like(q), torch.empty(q.shape[:2], dtype=torch.float32)
-        seqs = [rows.data_ptr() + 4 * num_rows * i for i in range(3)]
-        where = (table.shape[1], *keys.stride()[:3], len(table), len(keys))
-        numbers = _Sizes(num_rows, num_kv_heads, group, head_dim, block_size, *where)
-        tensors = [each.data_ptr() for each in (q, keys, values, out, lse, table)]
-        if call(*tensors, *seqs, numbers, head_dim**-0.5, torch.get_num_threads()):
-            raise ValueError("a row sees positions without a block")
-        return out, lse
+            words += ("__builtin_prefetch(...)=",)
+        compiled = library(paged_cpu.SOURCE, words)
+        table, rows = context.block_table, context.rows_of(window)
+        return paged_cpu.attend_rows(q, keys, values, table, rows, compiled=compiled)
 
     return attend

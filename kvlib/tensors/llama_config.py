@@ -93,28 +93,8 @@ class LlamaConfig:
                 if given.get(name, wanted) != wanted:
                     got = f"{given[name]!r:.50}"
                     raise ValueError(f"{name} must be {wanted!r} for a Llama, got {got}")
-        required = {
-            "vocab_size": "vocab_size",
-            "hidden_size": "hidden_size",
-            "intermediate_size": "intermediate_size",
-            "num_hidden_layers": "num_layers",
-            "num_attention_heads": "num_q_heads",
-        }
-        missing = [name for name in required if name not in config]
-        if missing:
-            raise ValueError(f"config.json lacks {missing}")
-        sizes = {ours: config[theirs] for theirs, ours in required.items()}
-        for name, size in sizes.items():
-            whole_number(name, size)
-        heads = sizes["num_q_heads"]
-        sizes["num_kv_heads"] = _first(config.get("num_key_value_heads"), heads)
-        sizes["head_dim"] = _first(config.get("head_dim"), sizes["hidden_size"] // heads)
-        for name, size in sizes.items():
-            whole_number(name, size)
-            if size > (most := MOST_LAYERS if name == "num_layers" else MOST_SIZE):
-                raise ValueError(f"{name} is more than {most:,}, the most that is read")
         return cls(
-            **sizes,
+            **_sizes_of(config),
             rope_theta=_first(rope.get("rope_theta"), config.get("rope_theta"), 10000.0),
             rms_norm_eps=config.get("rms_norm_eps", 1e-6),
             max_position_embeddings=config.get("max_position_embeddings", 2048),
@@ -150,6 +130,31 @@ _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positi
 
 def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
+
+
+def _sizes_of(config: dict[str, Any]) -> dict[str, int]:
+    """The sizes that a config.json gives, under our names."""
+    required = {
+        "vocab_size": "vocab_size",
+        "hidden_size": "hidden_size",
+        "intermediate_size": "intermediate_size",
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_q_heads",
+    }
+    missing = [name for name in required if name not in config]
+    if missing:
+        raise ValueError(f"config.json lacks {missing}")
+    sizes = {ours: config[theirs] for theirs, ours in required.items()}
+    for name, size in sizes.items():
+        whole_number(name, size)
+    heads = sizes["num_q_heads"]
+    sizes["num_kv_heads"] = _first(config.get("num_key_value_heads"), heads)
+    sizes["head_dim"] = _first(config.get("head_dim"), sizes["hidden_size"] // heads)
+    for name, size in sizes.items():
+        whole_number(name, size)
+        if size > (most := MOST_LAYERS if name == "num_layers" else MOST_SIZE):
+            raise ValueError(f"{name} is more than {most:,}, the most that is read")
+    return sizes
 
 
 def _require_positive(name: str, value: Any) -> None:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from random import Random
 
-from kvlib.engine_request import EngineFull, EngineRequest
+from kvlib.engine_refusals import EngineFull
+from kvlib.engine_request import EngineRequest
 from kvlib.load_test import Progress
 from kvlib.plan import SequenceTooLong
 from kvlib.request import Request
@@ -14,16 +15,16 @@ from kvlib.simulated_server import VirtualTime
 from kvlib.tensors.engine import Engine
 
 
-def prompt_of(request: Request, vocab_size: int) -> list[int]:
+def _prompt_of(request: Request, vocab_size: int) -> list[int]:
     """Returns a prompt of the request's length: its own token ids, else seeded ones.
 
     Equal requests give equal prompts. Two without token ids share no prefix but by chance: every
     prompt is drawn from a stream of its own.
 
     Example:
-        >>> prompt_of(Request(0, None, 2, 1, token_ids=(5, 6, 7)), 10)
+        >>> _prompt_of(Request(0, None, 2, 1, token_ids=(5, 6, 7)), 10)
         [5, 6]
-        >>> prompt_of(Request(1, None, 3, 1), 10) == prompt_of(Request(1, 9.0, 3, 1), 10)
+        >>> _prompt_of(Request(1, None, 3, 1), 10) == _prompt_of(Request(1, 9.0, 3, 1), 10)
         True
     """
     if request.token_ids:
@@ -79,7 +80,7 @@ class EngineServer:
 
     def send(self, request: Request) -> EngineRequest | None:
         """Submits a request; None if the engine is full, or could never serve it."""
-        prompt = prompt_of(request, self.engine.model.config.vocab_size)
+        prompt = _prompt_of(request, self.engine.model.config.vocab_size)
         try:
             ticket = self.engine.submit(prompt, request.output_tokens, tenant=request.tenant)
         except (EngineFull, SequenceTooLong):

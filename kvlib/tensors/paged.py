@@ -13,8 +13,10 @@ from kvlib.paged_ledger import PagedLedger
 from kvlib.plan import SeqId, StepPlan
 from kvlib.sizes import KVShape
 from kvlib.tensors.caches import SlotCache
-from kvlib.tensors.paged_attention import PagedContext, choose_way, paged_attention
+from kvlib.tensors.paged_attention import paged_attention
+from kvlib.tensors.paged_context import PagedContext
 from kvlib.tensors.step import DevicePlan
+from kvlib.tensors.way_choice import choose_way
 
 
 @dataclass(frozen=True)
@@ -103,14 +105,13 @@ class PagedKVCache(SlotCache):
                 changes.
         """
         before = self.ledger.num_free
-        host = self.ledger.plan(new)
-        try:
-            plan = PagedPlan.of(host, self.device)
-            self._copy(host.copies)
-        except BaseException:
-            self.ledger.abort(host)
-            raise
+        plan = super().plan(new)
         self.counters.blocks_allocated += before - self.ledger.num_free
+        return plan
+
+    def _on_device(self, host: StepPlan) -> PagedPlan:
+        plan = PagedPlan.of(host, self.device)
+        self._copy(host.copies)
         return plan
 
     def attend(self, layer: int, q: Tensor, plan: PagedPlan) -> Tensor:
@@ -127,7 +128,6 @@ class PagedKVCache(SlotCache):
         Raises:
             ValueError: the plan is closed, the layer not written, or as `paged_attention`.
         """
-        self.ledger.require_open(plan.host)
         self._require_written(layer, plan)
         window = self.ledger.window
         if layer == 0:

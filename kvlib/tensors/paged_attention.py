@@ -1,4 +1,4 @@
-"""Attention over blocks: several ways to the same numbers, chosen by device and always nameable.
+"""Attention over blocks: several ways to the same numbers, each with a name.
 
 Where a sequence's keys lie is one question, how a kernel reads them another. `gather` copies the
 blocks into one run and calls the ordinary kernel; the others read the blocks where they are, part
@@ -7,168 +7,19 @@ by part, and merge the parts by their log-sum-exp.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cache
-from importlib.util import find_spec
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from kvlib.plan import StepPlan
-from kvlib.sizes import KVShape, near
+from kvlib.sizes import near
 from kvlib.tensors.attention import contiguous_attention, reference_attention
+from kvlib.tensors.attention_parts import merge, partial_attention
 from kvlib.tensors.kernels import paged_cpu, paged_triton
-from kvlib.tensors.kernels.build import NoCompiler
+from kvlib.tensors.paged_context import PagedContext
 
-Span = tuple[int, slice, int, int]
 CHUNK_TOKENS = 512
 KERNEL_CHUNK = 8
-
-
-@dataclass(frozen=True)
-class PagedContext:
-    """Where the keys and values of a step's sequences are, on the device and on the host.
-
-    `S` sequences, `M` blocks in the longest table.
-
-    Attributes:
-        host: the plan in plain integers.
-        block_table: [S, M] int32, block ids in logical order, padded with the null block.
-        context_lens: [S] int32, tokens each sequence has once the step is committed.
-        query_start: [S + 1] int32, offsets of the sequences' new tokens.
-    """
-
-    host: StepPlan
-    block_table: Tensor
-    context_lens: Tensor
-    query_start: Tensor
-    _rows: dict[int | None, Tensor] = field(default_factory=dict, repr=False, compare=False)
-    _spans: dict[int | None, tuple[Span, ...]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-
-    @classmethod
-    def of(cls, host: StepPlan, device: torch.device) -> PagedContext:
-        """Copies a plan's tables to a device, once for all layers.
-
-        Raises:
-            ValueError: a table has too few blocks for its sequence: a kernel would read beyond it.
-        """
-        for seq_id, blocks, length in zip(
-            host.seq_ids, host.block_table, host.context_lens, strict=True
-        ):
-            if length > len(blocks) * host.block_size:
-                raise ValueError(
-                    f"the table of sequence {seq_id!r} has {len(blocks)} blocks of "
-                    f"{host.block_size}, too short for its {length} tokens"
-                )
-        width = max(map(len, host.block_table), default=0)
-        table = torch.tensor(host.block_table, dtype=torch.int32, device=device)
-        lens = torch.tensor(host.context_lens, dtype=torch.int32, device=device)
-        starts = torch.tensor(host.query_start, dtype=torch.int32, device=device)
-        return cls(host, table.reshape(len(host.seq_ids), width), lens, starts)
-
-    def spans(self, window: int | None) -> tuple[Span, ...]:
-        """Returns for each sequence with new tokens its index, its rows, and what they see.
-
-        Returns:
-            For each `s`, the rows of the step, and the half-open range of positions `[first, end)`
-            that any of its new tokens sees; made once for all layers.
-        """
-        if window not in self._spans:
-            self._spans[window] = tuple(self._made_spans(window))
-        return self._spans[window]
-
-    def _made_spans(self, window: int | None) -> Iterator[Span]:
-        starts = self.host.query_start
-        for s, end in enumerate(self.host.context_lens):
-            rows = slice(starts[s], starts[s + 1])
-            num_queries = rows.stop - rows.start
-            if num_queries:
-                first = 0 if window is None else max(0, end - num_queries - window + 1)
-                yield s, rows, first, end
-
-    def rows_of(self, window: int | None) -> Tensor:
-        """Returns for each new token its sequence and the positions it sees, [3, T] int32.
-
-        The second row is the first position seen, the third one behind the last; padding tokens,
-        which belong to no sequence, see nothing.
-        """
-        if window not in self._rows:
-            starts, positions = self.host.query_start, self.host.positions
-            owner = [
-                s for s in range(len(self.host.seq_ids)) for _ in range(starts[s], starts[s + 1])
-            ]
-            end = [position + 1 for position in positions[: len(owner)]]
-            first = [0 if window is None else max(0, e - window) for e in end]
-            padding = [0] * (len(positions) - len(owner))
-            made = [[*each, *padding] for each in (owner, first, end)]
-            self._rows[window] = torch.tensor(
-                made, dtype=torch.int32, device=self.block_table.device
-            ).reshape(3, len(positions))
-        return self._rows[window]
-
-    def num_seen(self, window: int | None) -> int:
-        """Returns how many tokens' keys the step reads, each sequence's once."""
-        return sum(end - first for _, _, first, end in self.spans(window))
-
-
-def merge(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Merges attention over parts of the keys into attention over all of them, in any order.
-
-    Each part is a softmax over its own keys. Weighted by what share of the whole sum its keys have,
-    the parts add up to the softmax over all: `out = sum_i exp(lse_i - lse) out_i` with
-    `lse = logsumexp_i lse_i`. A part without keys has `lse = -inf` and counts for nothing.
-
-    Args:
-        parts: outputs [..., D] with their log-sum-exp [...].
-
-    Returns:
-        Output and log-sum-exp of the whole; zeros and -inf where no part has a key. What is NaN in
-        a part is NaN in the whole.
-
-    Raises:
-        ValueError: there is no part.
-
-    Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
-
-    Example:
-        >>> one = (torch.tensor([[1.0]]), torch.tensor([0.0]))
-        >>> two = (torch.tensor([[4.0]]), torch.tensor([2.0]).log())
-        >>> round(merge([one, two])[0].item(), 3)
-        3.0
-    """
-    if not parts:
-        raise ValueError("merging takes at least one part, got 0")
-    outs, lses = (torch.stack(each) for each in zip(*parts, strict=True))
-    shares, whole = shares_of(lses, dim=0)
-    weighted = torch.where(shares[..., None] == 0, 0.0, outs * shares[..., None])
-    return weighted.sum(0).to(outs.dtype), whole
-
-
-def shares_of(scores: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Returns what share of the sum of powers each score has, and the logarithm of the sum.
-
-    The shares add up to 1 however large the scores are: divided by the sum itself, and not by its
-    logarithm, which beside a score of a million has steps of 1/16. Of no powers, as there are
-    no scores or all are -inf, they are 0.
-
-    Example:
-        >>> shares, lse = shares_of(torch.tensor([1e9, 1e9, -torch.inf]), dim=0)
-        >>> shares.tolist(), lse.item()
-        ([0.5, 0.5, 0.0], 1000000000.0)
-    """
-    if not scores.shape[dim]:
-        return scores, scores.new_full(scores.sum(dim).shape, -torch.inf)
-    peak = scores.amax(dim, keepdim=True)
-    # Where there is nothing, -inf - -inf would be NaN.
-    peak = torch.where(peak == -torch.inf, 0.0, peak)
-    powers = torch.exp(scores - peak)
-    total = powers.sum(dim, keepdim=True)
-    shares = powers / torch.where(total == 0, 1.0, total)
-    return shares, (peak + total.log()).squeeze(dim)
 
 
 def _gathered(side: Tensor, blocks: Tensor, first: int, end: int) -> Tensor:
@@ -202,38 +53,6 @@ def reference(
         whole = (each.transpose(0, 1) for each in (k, v))
         out[rows], lse[rows] = reference_attention(q[rows], *whole, window=window)
     return out.to(q.dtype), lse
-
-
-def partial_attention(
-    q: Tensor, k: Tensor, v: Tensor, first: int, position: int, window: int | None
-) -> tuple[Tensor, Tensor]:
-    """Attends queries to a part of their keys, in float32, and says how much the part weighs.
-
-    Args:
-        q: [Tq, Hq, D].
-        k: [Hkv, Tk, D], keys of the positions `[first, first + Tk)`.
-        v: [Hkv, Tk, D].
-        first: position of the first key.
-        position: position of the first query.
-        window: how many keys a query sees at most, itself included; None for all.
-
-    Returns:
-        Output [Tq, Hq, D] and log-sum-exp [Tq, Hq], both float32; zeros and -inf for a query that
-        sees no key of this part.
-    """
-    num_queries, num_q_heads, head_dim = q.shape
-    group = num_q_heads // len(k)
-    grouped = q.float().reshape(num_queries, len(k), group, head_dim) * head_dim**-0.5
-    scores = torch.einsum("qhgd,hkd->qhgk", grouped, k.float())
-    where_q = torch.arange(position, position + num_queries, device=q.device)[:, None]
-    where_k = torch.arange(first, first + k.shape[1], device=q.device)[None, :]
-    seen = where_k <= where_q
-    if window is not None:
-        seen &= where_k > where_q - window
-    scores = scores.masked_fill(~seen[:, None, None, :], -torch.inf)
-    weights, lse = shares_of(scores, dim=-1)
-    out = torch.einsum("qhgk,hkd->qhgd", weights, v.float())
-    return out.reshape(q.shape), lse.reshape(num_queries, num_q_heads)
 
 
 def chunked(
@@ -306,50 +125,6 @@ WAYS: dict[str, Way] = {
     "cpu": cpu,
     "triton": triton,
 }
-
-
-def choose_way(
-    way: str | None, device: torch.device, dtype: torch.dtype, shape: KVShape, block_size: int
-) -> str:
-    """Returns the way to attend: the one that was named, or the fastest on this device.
-
-    Where the CPU kernel cannot be compiled, `chunked` is taken, and a warning says so once.
-
-    Raises:
-        ValueError: there is no such way, or not on this device.
-    """
-    if way is None:
-        return _fastest(device, dtype, shape, block_size)
-    if way not in WAYS:
-        raise ValueError(near(way, WAYS, "way to attend"))
-    if way == "cpu":
-        if device.type != "cpu":
-            raise ValueError(f"the way 'cpu' attends on a CPU, this cache is on {device}")
-        paged_cpu.kernel(dtype, 0, 0)
-    if way == "triton":
-        if device.type != "cuda" and not paged_triton.interpreted():
-            raise ValueError(f"the way 'triton' attends on CUDA, this cache is on {device}")
-        if reason := paged_triton.refusal(dtype, shape.head_dim, block_size):
-            raise ValueError(f"the way 'triton' does not take this cache: {reason}")
-    return way
-
-
-def _fastest(device: torch.device, dtype: torch.dtype, shape: KVShape, block_size: int) -> str:
-    if device.type == "cuda" and not paged_triton.refusal(dtype, shape.head_dim, block_size):
-        return "triton" if find_spec("triton") else "gather"
-    if device.type != "cpu" or dtype not in paged_cpu.TYPES:
-        return "gather"
-    try:
-        paged_cpu.kernel(dtype, 0, 0)
-    except NoCompiler as error:
-        _say_once(str(error))
-        return "chunked"
-    return "cpu"
-
-
-@cache
-def _say_once(reason: str) -> None:
-    warnings.warn(f"attending by chunks, without the CPU kernel: {reason}", stacklevel=4)
 
 
 def paged_attention(

@@ -15,7 +15,7 @@ from kvlib.plan import SeqId
 from kvlib.sizes import KVShape
 from kvlib.tensors.caches import LedgerCache
 from kvlib.tensors.overwrites import Overwrites
-from kvlib.tensors.step import DevicePlan
+from kvlib.tensors.step import DevicePlan, not_written
 
 
 def spans(plan: DevicePlan) -> list[tuple[SeqId, slice]]:
@@ -151,7 +151,7 @@ class PerHeadCache(LedgerCache):
         self.ledger.require_open(plan.host)
         written, k, v = self._fresh.get(plan.host.plan_id, (None, None, None))
         if written != layer:
-            raise ValueError(f"attend follows write in every layer: {layer} was not written")
+            raise not_written(layer)
         return k, v
 
     def _choose(self, layer: int, plan: DevicePlan, seq_id: SeqId, moves: Moves) -> None:

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from kvlib.tensors.distributed import PeerLost, joined
+from kvlib.tensors.distributed import PeerLost
+from kvlib.tensors.process_group import joined
 
 
 def run_ranks(

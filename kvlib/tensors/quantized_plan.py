@@ -33,6 +33,11 @@ class Span(NamedTuple):
     before: int
     after: int
 
+    @classmethod
+    def at_rest(cls, row: int, blocks: tuple[int, ...], length: int, block_size: int) -> Span:
+        """Returns what a sequence of some length has between steps, when it brings nothing."""
+        return cls(slice(0, 0), row, blocks, length - length % block_size, length, length)
+
     def behind(self, block_size: int) -> tuple[int, int]:
         """Returns which new tokens lie in full blocks behind the row, as rows of the step.
 

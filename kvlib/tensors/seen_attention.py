@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvlib.tensors.paged_attention import CHUNK_TOKENS, merge, shares_of
+from kvlib.tensors.attention_parts import merge, shares_of
+from kvlib.tensors.paged_attention import CHUNK_TOKENS
 
 
 def seen_attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:

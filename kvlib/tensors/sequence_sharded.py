@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kvlib.plan import SeqId, StepPlan
 from kvlib.sharded_ledger import ShardedLedger
-from kvlib.sharding import owner
 from kvlib.sizes import KVShape
-from kvlib.tensors.agreement import plan_together, same_queries
+from kvlib.tensors.agreement import plan_together, same_cache, same_queries
+from kvlib.tensors.attention_parts import merge
 from kvlib.tensors.caches import SlotCache
 from kvlib.tensors.distributed import Ranks
 from kvlib.tensors.kernels import paged_cpu, paged_triton
-from kvlib.tensors.paged_attention import KERNEL_CHUNK, choose_way, merge
+from kvlib.tensors.paged_attention import KERNEL_CHUNK
 from kvlib.tensors.seen_attention import attend_in_chunks
-from kvlib.tensors.step import DevicePlan
+from kvlib.tensors.shard_plan import ShardPlan
+from kvlib.tensors.way_choice import choose_way
 
 KERNELS = {"cpu": paged_cpu.attend_rows, "triton": paged_triton.attend_rows}
-
-
-@dataclass(frozen=True)
-class ShardPlan(DevicePlan):
-    """A step plan on the device, with this rank's part of it.
-
-    Attributes:
-        part: the step as this rank's own ledger has it.
-        mine: [N] int64, rows of the step whose keys and values are stored here.
-        slots: [N] int64, where.
-        table: [S, M] int32, this rank's blocks of each sequence.
-        rows: [3, T] int32, for each new token its sequence and the range `[0, seen)` of this rank's
-            tokens of it that it sees.
-    """
-
-    part: StepPlan
-    mine: Tensor
-    slots: Tensor
-    table: Tensor
-    rows: Tensor
 
 
 class SequenceShardedKVCache(SlotCache):
@@ -80,7 +60,7 @@ class SequenceShardedKVCache(SlotCache):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        ranks.agree("a cache", f"{type(self).__name__} {shape} {num_blocks}x{block_size} {dtype}")
+        same_cache(ranks, type(self), shape, num_blocks, block_size, dtype)
         self.ranks = ranks
         self.way = choose_way(way, torch.device(device), dtype, shape, block_size)
         ledger = ShardedLedger(num_blocks, block_size, ranks.size)
@@ -104,7 +84,7 @@ class SequenceShardedKVCache(SlotCache):
 
     def plan(self, new: Mapping[SeqId, Sequence[int]]) -> ShardPlan:
         """Plans one step on every rank or on none; raises as `plan_together`."""
-        return plan_together(self.ranks, self._plan, self.abort, self.length, new)
+        return plan_together(self.ranks, super().plan, self.abort, self.length, new)
 
     def write(self, layer: int, k: Tensor, v: Tensor, plan: ShardPlan) -> None:
         """Stores one layer's keys and values of the new tokens that belong here; [T, Hkv, D]."""
@@ -134,18 +114,17 @@ class SequenceShardedKVCache(SlotCache):
             PeerLost: a rank did not bring its part; abort the step.
             ValueError: the plan is closed, the layer not written, or as `KVStore.require_queries`.
         """
-        self.ledger.require_open(plan.host)
         self._require_written(layer, plan)
         self.store.require_queries(q, plan.host.num_tokens)
         if layer == 0:
             self._count_pairs(plan.host)
         self._queries = same_queries(self.ranks, q, self._queries)
-        out, lse = self.attend_here(layer, q, plan)
+        out, lse = self._attend_here(layer, q, plan)
         parts = self.ranks.gather(torch.cat([out, lse[..., None]], dim=-1))
         whole, _ = merge([(part[..., :-1], part[..., -1]) for part in parts])
         return whole.to(q.dtype)
 
-    def attend_here(self, layer: int, q: Tensor, plan: ShardPlan) -> tuple[Tensor, Tensor]:
+    def _attend_here(self, layer: int, q: Tensor, plan: ShardPlan) -> tuple[Tensor, Tensor]:
         """Attends to the tokens held here only.
 
         Returns:
@@ -178,37 +157,7 @@ class SequenceShardedKVCache(SlotCache):
             self.counters.kernels[self.way] += 1
         return out, lse
 
-    def _plan(self, new: Mapping[SeqId, Sequence[int]]) -> ShardPlan:
-        host = self.ledger.plan(new)
-        try:
-            plan = self._on_device(host)
-            self._copy(plan.part.copies)
-        except BaseException:
-            self.ledger.abort(host)
-            raise
-        return plan
-
     def _on_device(self, host: StepPlan) -> ShardPlan:
-        rank, size = self.ranks.rank, self.ranks.size
-        part = self.ledger.parts(host)[rank]
-        mine = [t for t, p in enumerate(host.positions) if owner(p, size, host.block_size) == rank]
-        spans = enumerate(zip(host.query_start, host.query_start[1:], strict=False))
-        owners = [s for s, (start, end) in spans for _ in range(start, end)]
-        seen = [self.ledger.held(p + 1, rank) for p in host.positions]
-        width = max(map(len, part.block_table), default=0)
-        plain = DevicePlan.of(host, self.device)
-
-        def made(values: Sequence, dtype: torch.dtype) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=self.device)
-
-        return ShardPlan(
-            host,
-            plain.positions,
-            plain.slot_mapping,
-            plain.last_token,
-            part,
-            made(mine, torch.int64),
-            made(part.slot_mapping, torch.int64),
-            made(part.block_table, torch.int32).reshape(len(part.seq_ids), width),
-            made([owners, [0] * len(owners), seen], torch.int32).reshape(3, len(owners)),
-        )
+        plan = ShardPlan.of(host, self.ledger, self.ranks.rank, self.device)
+        self._copy(plan.part.copies)
+        return plan

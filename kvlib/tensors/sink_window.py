@@ -102,7 +102,7 @@ class SinkWindowKVCache(LedgerCache):
         Raises:
             ValueError: the plan is closed, the layer not written, or as `KVStore.require_queries`.
         """
-        self.ledger.require_open(plan.host)
+        self._require_written(layer, plan)
         self.store.require_queries(q, plan.host.num_tokens)
         out = torch.empty_like(q)
         for seq_id, rows in spans(plan):
@@ -165,9 +165,7 @@ class SinkWindowKVCache(LedgerCache):
         """Keys and values of a step [Tk, Hkv, D], in order of position."""
         slots = torch.tensor(self.ledger.held_slots(seq_id), dtype=torch.int64)
         held = self.store.read(layer, slots.to(self.device))
-        fresh = self._fresh.get(plan.host.plan_id, {}).get(layer)
-        if fresh is None:
-            raise ValueError(f"attend follows write in every layer: {layer} was not written")
+        fresh = self._fresh[plan.host.plan_id][layer]
         k, v = (torch.cat((old, new[rows])) for old, new in zip(held, fresh, strict=True))
         self.counters.bytes_copied += k.nbytes + v.nbytes
         return k, v

@@ -51,6 +51,11 @@ class DevicePlan:
         return cls(host, *(torch.tensor(a, dtype=torch.int64, device=device) for a in arrays))
 
 
+def not_written(layer: int) -> ValueError:
+    """Returns the error of an `attend` that would read what no `write` of its step left there."""
+    return ValueError(f"attend follows write in every layer: {layer} was not written")
+
+
 class CacheBase:
     """What every cache shares: counted work, and a step that commits or leaves no trace.
 
@@ -162,7 +167,7 @@ class NoCache(CacheBase):
         """Attends the queries [T, Hq, D] to the keys and values just written."""
         of, written = self._fresh_of or (None, None)
         if of is not plan.host or written != layer:  # another step's keys would be attended to
-            raise ValueError(f"attend follows write in every layer: {layer} was not written")
+            raise not_written(layer)
         if layer == 0:
             self._count_pairs(plan.host)
         bounds = zip(plan.host.query_start, plan.host.query_start[1:], strict=False)

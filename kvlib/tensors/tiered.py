@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from secrets import token_bytes
 
 import torch
 from torch import Tensor
@@ -14,13 +13,15 @@ from kvlib.plan import BlockCopy, OutOfBlocks, SeqId
 from kvlib.sizes import KVShape
 from kvlib.tensors.block_bytes import BlockBytes
 from kvlib.tensors.copy_lane import Copy, CopyLane
-from kvlib.tensors.lower_tiers import Block, LowerTiers, TierCounters
-from kvlib.tensors.paged import PagedKVCache, PagedPlan
+from kvlib.tensors.known_tokens import KnownTokensKVCache
+from kvlib.tensors.lower_tiers import Block, LowerTiers
+from kvlib.tensors.paged import PagedPlan
 from kvlib.tensors.pending_copies import PendingCopies
-from kvlib.tiers import Tier
+from kvlib.tensors.swapped import SwappedSequences, block_keys
+from kvlib.tier import Tier
 
 
-class TieredKVCache(PagedKVCache):
+class TieredKVCache(KnownTokensKVCache):
     """Live sequences on the device; below it, by key, the blocks of those that ended or wait.
 
     - `free` sends a sequence's whole blocks down; `add` with a prompt brings up the leading blocks
@@ -83,21 +84,15 @@ class TieredKVCache(PagedKVCache):
         self.lane = CopyLane(device) if lane is None else lane
         block_shape = (shape.num_layers, shape.num_kv_heads, block_size, shape.head_dim)
         self.lower = LowerTiers(tiers, block_shape, dtype, self.lane, **options)
+        self.moved = self.lower.moved
         self.extras = {**extras, "block": f"{block_shape} {dtype}"}
-        self._tokens: dict[SeqId, list[int]] = {}
-        self._planned: dict[int, Mapping[SeqId, Sequence[int]]] = {}
-        self._swapped: dict[SeqId, tuple[list[int], list[bytes]]] = {}
+        self._swapped = SwappedSequences(self.lower, block_size)
         self.pending = PendingCopies(shape.num_layers)
-
-    @property
-    def moved(self) -> TierCounters:
-        """What went up and down, in counts."""
-        return self.lower.moved
 
     @property
     def swapped(self) -> dict[SeqId, int]:
         """The sequences that wait below, each with its number of tokens."""
-        return {seq_id: len(tokens) for seq_id, (tokens, _) in self._swapped.items()}
+        return self._swapped.lengths
 
     def content(self, tokens: Sequence[int]) -> TokenContent:
         """Returns what names the blocks of a sequence in the tiers: tokens, shape and extras."""
@@ -116,8 +111,7 @@ class TieredKVCache(PagedKVCache):
         Raises:
             ValueError: the id is live, swapped out or `None`. Nothing changes.
         """
-        if seq_id in self._swapped:
-            raise ValueError(f"a new sequence needs a new id, {seq_id!r} is swapped out")
+        self._swapped.require_new(seq_id)
         content = self.content(prompt)
         super().add(seq_id)
         most = min(max(len(prompt) - 1, 0) // self.ledger.block_size, self.ledger.num_free)
@@ -131,16 +125,17 @@ class TieredKVCache(PagedKVCache):
             ValueError: it is in an open plan. Nothing changes.
         """
         if seq_id in self._swapped:
-            self._forget_swapped(seq_id)
+            self._swapped.forget(seq_id)
             return
-        table = self.ledger.table(seq_id)
+        table, content = self.ledger.table(seq_id), self.content(self.tokens(seq_id))
         super().free(seq_id)
-        content = self.content(self._tokens.pop(seq_id))
         lost = self.pending.unarrived(table)  # shared ones too
         self._forget_unowned()
         whole = range(content.num_blocks)
         sound = next((i for i in whole if table[i] in lost), len(whole))  # the rest builds on it
-        self._send_chain_down([content.key(i) for i in whole[:sound]], table)
+        keys = [content.key(i) for i in whole[:sound]]
+        kept = self._swapped.num_pinned
+        self.lower.store_chain(keys, lambda i: self._send_down(keys[i], table[i]), kept)
 
     def swap_out(self, seq_id: SeqId) -> None:
         """Sends a live sequence down and gives its blocks to others; it is no longer live.
@@ -155,18 +150,12 @@ class TieredKVCache(PagedKVCache):
         table = self.ledger.table(seq_id)
         self.ledger.truncate(seq_id, self.length(seq_id))  # refuses a sequence in an open plan
         self.pending.before_read(set(table), len(self.store.keys) - 1)
-        tokens, keys = self._tokens[seq_id], []
-        try:
-            for key, block_id in zip(self._keys(tokens), table, strict=True):
-                self._send_down(key, block_id, len(tokens) - len(keys) * self.ledger.block_size)
-                self.lower.pin(key)
-                keys.append(key)
-        except BaseException:
-            for key in reversed(keys):
-                self.lower.unpin(key)
-            raise
+        tokens, size = self.tokens(seq_id), self.ledger.block_size
+        keys = block_keys(self.content(tokens))
+        blocks = [(table[i], len(tokens) - i * size) for i in range(len(keys))]
+        self._swapped.pin(keys, lambda i: self._send_down(keys[i], *blocks[i]))
         super().free(seq_id)
-        self._swapped[seq_id] = self._tokens.pop(seq_id), keys
+        self._swapped.take(seq_id, tokens, keys)
 
     def swap_in(self, seq_id: SeqId) -> int:
         """Brings a sequence back; returns its length, shorter than it was if a block was lost.
@@ -175,66 +164,32 @@ class TieredKVCache(PagedKVCache):
             KeyError: no such sequence is swapped out.
             OutOfBlocks: the device has too few free blocks. Nothing changes.
         """
-        if seq_id not in self._swapped:
-            raise KeyError(f"no sequence {seq_id!r}; {len(self._swapped)} are swapped out")
-        tokens, keys = self._swapped[seq_id]
+        tokens, keys = self._swapped.of(seq_id)
         if len(keys) > self.ledger.num_free:
             raise OutOfBlocks(f"asked for {len(keys)} blocks, {self.ledger.num_free} free")
         super().add(seq_id)
         self._bring_up(seq_id, tokens, keys)
-        self._forget_swapped(seq_id)
+        self._swapped.forget(seq_id)
         return self.length(seq_id)
 
     def plan(self, new: Mapping[SeqId, Sequence[int]]) -> PagedPlan:
         """Plans one step; raises as `PagedKVCache.plan`, and then nothing has changed."""
         self._settle()
-        plan = super().plan(new)
-        self._planned[plan.host.plan_id] = {seq_id: list(tokens) for seq_id, tokens in new.items()}
-        return plan
-
-    def name_tokens(self, plan: PagedPlan, new: Mapping[SeqId, Sequence[int]]) -> None:
-        """Says which tokens an open plan brings, where they were not known when it was made.
-
-        Raises:
-            ValueError: the plan is not open, or is one for other numbers of tokens. Nothing
-                changes.
-        """
-        self.ledger.require_open(plan.host)
-        planned = self._planned[plan.host.plan_id]
-        counts = {seq_id: len(tokens) for seq_id, tokens in planned.items()}
-        got = {seq_id: len(tokens) for seq_id, tokens in new.items()}
-        if got != counts:
-            raise ValueError(f"the plan brings {counts} tokens, got {got}")
-        self._planned[plan.host.plan_id] = {s: list(tokens) for s, tokens in new.items()}
-
-    def commit(self, plan: PagedPlan) -> None:
-        """Makes the plan's tokens part of their sequences."""
-        super().commit(plan)
-        for seq_id, tokens in self._planned.pop(plan.host.plan_id).items():
-            self._tokens[seq_id].extend(tokens)
-
-    def abort(self, plan: PagedPlan) -> None:
-        """Forgets the plan; lengths stay what they were."""
-        super().abort(plan)
-        del self._planned[plan.host.plan_id]
+        return super().plan(new)
 
     def truncate(self, seq_id: SeqId, num_tokens: int) -> None:
         """Keeps the first tokens; raises as the ledger's `truncate`."""
         super().truncate(seq_id, num_tokens)
-        del self._tokens[seq_id][num_tokens:]
         self._forget_unowned()
 
     def fork(self, parent: SeqId, child: SeqId) -> None:
         """Gives `child` the parent's tokens; raises as the ledger's `fork`."""
-        if child in self._swapped:
-            raise ValueError(f"a new sequence needs a new id, {child!r} is swapped out")
+        self._swapped.require_new(child)
         super().fork(parent, child)
-        self._tokens[child] = list(self._tokens[parent])
 
     def reorder(self, sources: Mapping[SeqId, SeqId]) -> None:
         """Lets each sequence continue another's tokens; raises as the ledger's `reorder`."""
         super().reorder(sources)
-        self._tokens.update({seq_id: list(self._tokens[s]) for seq_id, s in sources.items()})
         self._forget_unowned()
 
     def write(self, layer: int, k: Tensor, v: Tensor, plan: PagedPlan) -> None:
@@ -267,29 +222,7 @@ class TieredKVCache(PagedKVCache):
         super().check()
         self.lower.check()
         self.pending.check()
-        assert self._tokens.keys() == set(self.ledger.seq_ids), "tokens of another sequence"
-        for seq_id, tokens in self._tokens.items():
-            assert len(tokens) == self.length(seq_id), f"tokens of {seq_id!r} miscounted"
-        assert not self._swapped.keys() & self._tokens.keys(), "a sequence is live and swapped out"
-
-    def _keys(self, tokens: Sequence[int]) -> list[bytes]:
-        """The keys of all blocks; that of a partly filled one is drawn, for nobody shares it."""
-        content = self.content(tokens)
-        keys = [content.key(i) for i in range(content.num_blocks)]
-        whole = len(tokens) == content.num_blocks * self.ledger.block_size
-        return keys if whole else [*keys, token_bytes(32)]
-
-    def _send_chain_down(self, keys: Sequence[bytes], table: Sequence[int]) -> None:
-        """Its beginning stays where not all has room: it is of use alone, an end is not."""
-        pinned = sum(len(kept) for _, kept in self._swapped.values())
-        most = max(0, min(self.lower.stack.capacity_blocks) - pinned)
-        # What the beginning will push out goes before it; a disk may be full behind it.
-        for i in (*reversed(range(most, len(keys))), *range(len(keys))[:most]):
-            try:
-                self._send_down(keys[i], table[i])
-            except OutOfBlocks:  # all of the fastest tier is pinned by swapped sequences
-                break
-        self.lower.renew(keys)
+        assert not self.swapped.keys() & self._tokens.keys(), "a sequence is live and swapped out"
 
     def _send_down(self, key: bytes, block_id: int, filled: int | None = None) -> None:
         copy = self.lower.store(key, lambda: self._read(block_id, filled))
@@ -310,7 +243,7 @@ class TieredKVCache(PagedKVCache):
 
         What is raised on the way, and is no loss, ends the sequence that was just added.
         """
-        self._tokens[seq_id], blocks = [], []
+        blocks: list[Block] = []
         try:
             with suppress(LookupError):
                 for key in keys:
@@ -320,7 +253,6 @@ class TieredKVCache(PagedKVCache):
                 self._arrive(seq_id, list(tokens[: len(blocks) * self.ledger.block_size]), blocks)
         except BaseException:
             super().free(seq_id)
-            del self._tokens[seq_id]
             raise
 
     def _arrive(self, seq_id: SeqId, tokens: list[int], blocks: Sequence[Block]) -> None:
@@ -365,10 +297,3 @@ class TieredKVCache(PagedKVCache):
         """What did not arrive, and is nobody's any more, is no error of the block's next owner."""
         nobodys = {b for b in self.pending.arriving if not self.ledger.pool.ref_count(b)}
         self.pending.forget(self.pending.unarrived(nobodys))
-
-    def _forget_swapped(self, seq_id: SeqId) -> None:
-        tokens, keys = self._swapped.pop(seq_id)
-        for key in reversed(keys):  # as in `free`: its end is to be evicted first
-            self.lower.unpin(key)
-        if len(tokens) % self.ledger.block_size:
-            self.lower.forget(keys[-1])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -12,8 +10,10 @@ from kvlib.plan import StepPlan
 from kvlib.sizes import KVShape, whole_number
 from kvlib.step_parts import is_decode, last_in_block, part_of, single_lens
 from kvlib.tensors.block_bounds import block_bounds, block_extremes, top_blocks
+from kvlib.tensors.chosen_blocks import attend_chosen, tokens_read
 from kvlib.tensors.paged import PagedKVCache, PagedPlan
-from kvlib.tensors.paged_attention import PagedContext, paged_attention
+from kvlib.tensors.paged_attention import paged_attention
+from kvlib.tensors.paged_context import PagedContext
 
 
 class TopBlocksKVCache(PagedKVCache):
@@ -130,7 +130,6 @@ class TopBlocksKVCache(PagedKVCache):
         """
         if not self._chooses(layer, plan):
             return super().attend(layer, q, plan)
-        self.ledger.require_open(plan.host)
         self._require_written(layer, plan)
         if layer == 0:
             self._count_pairs(plan.host)
@@ -199,54 +198,26 @@ class TopBlocksKVCache(PagedKVCache):
         return paged_attention(q, keys, values, context, way=self.way)[0]
 
     def _attend_few(self, layer: int, q: Tensor, context: PagedContext) -> Tensor:
-        """Each KV head becomes a sequence of its own, with the chosen blocks as its table."""
         if not len(q):
             return torch.empty_like(q)
-        keys, values = (
-            side[layer].flatten(0, 1)[:, None] for side in (self.store.keys, self.store.values)
-        )
-        few = self._few_context(layer, q, context)
-        grouped = q.reshape(len(few.host.positions), -1, q.shape[2])
-        return paged_attention(grouped, keys, values, few, way=self.way)[0].view_as(q)
-
-    def _few_context(self, layer: int, q: Tensor, context: PagedContext) -> PagedContext:
         places, _ = self.chosen(layer, q, context)
-        size, heads = self.store.block_size, places.shape[1]
-        owner, _, end = context.rows_of(None)
-        table = context.block_table[owner].long()[:, None].expand(-1, heads, -1)
-        head = torch.arange(heads, device=self.device)[:, None]
-        chosen = (table.gather(2, places) * heads + head).int().reshape(-1, self.top_k)
-        skipped = (-(-end // size) - self.top_k).clamp(min=0) * size
-        seen = (end - skipped).repeat_interleave(heads)
-        rows = torch.stack((torch.arange(len(seen), device=self.device).int(), seen * 0, seen))
-        held = [self._seen(n) for n in single_lens(context.host) for _ in range(heads)]
-        starts = tuple(range(len(held) + 1))
-        ends = (0,) * (len(seen) - len(held))
-        host = replace(
-            context.host,
-            seq_ids=starts[:-1],
-            positions=(*(n - 1 for n in held), *ends),
-            query_start=starts,
-            context_lens=tuple(held),
-        )
-        start = torch.arange(len(seen) + 1, device=self.device).int()
-        return PagedContext(host, chosen, seen, start, {None: rows.int()})
+        keys, values = self.store.keys[layer], self.store.values[layer]
+        return attend_chosen(q, keys, values, context, places, self.way)
 
-    def _seen(self, context_len: int) -> int:
-        """Tokens that a single query reads when it chooses: whole blocks, and the last one."""
+    def _unread(self, host: StepPlan) -> int:
+        """Tokens that the single queries of a step leave out when they choose."""
         size = self.store.block_size
-        return context_len - max(0, -(-context_len // size) - self.top_k) * size
+        return sum(n - tokens_read(n, size, self.top_k) for n in single_lens(host))
 
     def _count_pairs(self, host: StepPlan, window: int | None = None) -> None:
         super()._count_pairs(host, window)
         if self.dense_layers < len(self.store.keys):
-            unread = sum(n - self._seen(n) for n in single_lens(host))
-            self.counters.attention_pairs -= unread
+            self.counters.attention_pairs -= self._unread(host)
 
     def _count_chosen(self, plan: PagedPlan, num_layers: int) -> None:
         """Counts keys and values of what is read, and the extremes that were looked at."""
         size, singles = self.store.block_size, single_lens(plan.host)
-        num_tokens = plan.context.num_seen(None) - sum(n - self._seen(n) for n in singles)
+        num_tokens = plan.context.num_seen(None) - self._unread(plan.host)
         per_token = self.store.bytes_per_token // len(self.store.keys)
         looked_at = self._extremes_bytes(sum(-(-n // size) for n in singles))
         self.counters.bytes_read += num_layers * (per_token * num_tokens + looked_at)

@@ -19,6 +19,7 @@ from kvlib.plan import OutOfBlocks, SeqId, SequenceTooLong
 from kvlib.tensors.block_bytes import LostBlock
 from kvlib.tensors.caches import SlotCache
 from kvlib.tensors.distributed import TEXT_BYTES, Ranks, RanksDisagree
+from kvlib.tensors.known_tokens import KnownTokensKVCache
 from kvlib.tensors.tiered import TieredKVCache
 
 REFUSALS = {each.__name__: each for each in (RanksDisagree, OutOfBlocks, SequenceTooLong)}
@@ -143,7 +144,7 @@ def receive_sequence(ranks: Ranks, source: int, cache: SlotCache, seq_id: SeqId)
     try:
         ranks.send_text("", source)
         ids = ranks.receive((header.num_tokens,), torch.int64, source)
-        if isinstance(cache, TieredKVCache):  # it names blocks by their tokens
+        if isinstance(cache, KnownTokensKVCache):
             cache.name_tokens(plan, {seq_id: ids.tolist()})
         digest = _started(header, ids)
         for layer in range(header.num_layers):

@@ -63,7 +63,7 @@ def tiny_model(num_q_heads: int = 6, num_kv_heads: int = 3, seed: int = 0) -> Ll
     return Llama.random(config, seed)
 
 
-def open_model(name: str) -> Llama:
+def _open_model(name: str) -> Llama:
     """Returns the model `tiny`, or a published one by its name."""
     return tiny_model() if name == "tiny" else load_model(name, device="cpu")[0]
 
@@ -72,7 +72,7 @@ def generate_sharded(
     ranks: Ranks, by: str, name: str, prompts: Sequence[Sequence[int]], num_new: int
 ) -> RankReport:
     """Generates after each prompt with a cache cut over the ranks, by `heads` or by `tokens`."""
-    model = open_model(name)
+    model = _open_model(name)
     longest = max(map(len, prompts)) + num_new
     parts = ranks.size if by == "tokens" else 1
     blocks = -(-longest // (BLOCK_SIZE * parts))
@@ -95,7 +95,7 @@ def prefill_then_decode(
         fault: "dies" ends rank 0 in the middle of the transfer, "damages" flips one bit of it.
             Rank 1 then forwards the prompt itself.
     """
-    model = open_model(name)
+    model = _open_model(name)
     # Two machines need not agree on the size of a block.
     size = BLOCK_SIZE * (1 + ranks.rank)
     cache = PagedKVCache(model.kv_shape, -(-(len(prompt) + num_new) // size), size)

@@ -114,7 +114,7 @@ def _panel(
     canvas.line([(x, low), (x, y)], "ink", 1, dash="3 3")
     canvas.rect(x - 4, y - 4, 8, 8, role, "ink")
     for i, size in enumerate(BLOCK_SIZES):
-        canvas.text(left + i * step, low + 15, f"{size}", "middle", size=10)
+        canvas.text(left + i * step, low + 15, f"{size}", "middle", size=11)
 
 
 @drawing(

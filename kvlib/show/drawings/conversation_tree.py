@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kvlib.blocks import BlockPool
 from kvlib.content import TokenContent
-from kvlib.prefix import HashIndex
+from kvlib.hash_index import HashIndex
 from kvlib.radix import RadixTree
 from kvlib.show.drawings.controls import Slider
 from kvlib.show.drawings.registry import drawing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlib.field_guide import TREES, Fork, leaf
+from kvlib.field_guide import TITLES, TREES, Fork, leaf
 from kvlib.show.drawings.controls import Choice, Toggle
 from kvlib.show.drawings.registry import drawing
 from kvlib.show.drawings.svg import MARGIN, WIDTH, Canvas
@@ -36,11 +36,10 @@ def decision_tree(symptom: str, first: bool, second: bool) -> str:
     tree, end = TREES[symptom], leaf(symptom, first, second)
     fork = tree.yes if first else tree.no
     words = ["no", "yes"]
-    chapter, page = end.page.split("/")
-    where = f"Page: chapter {int(chapter[:2])}, {page}."
+    where = f"Page: chapter {int(end.page[:2])}, \u201c{TITLES[end.page]}\u201d."
     canvas = Canvas(
         "decision_tree",
-        366,
+        384,
         f"What to try: {tree.symptom.lower()}",
         f"{tree.symptom}. {tree.question} {words[first]}. {fork.question} {words[second]}. "
         f"So: {end.technique}. {where} Look at: {end.look_at}.",
@@ -51,6 +50,6 @@ def decision_tree(symptom: str, first: bool, second: bool) -> str:
     y = _fork(canvas, 108, "yes", tree.yes, first, second)
     y = _fork(canvas, y, "no", tree.no, not first, second)
     canvas.text(MARGIN, y + 10, f"Try: {end.technique}", bold=True)
-    canvas.text(MARGIN, y + 30, where)
-    canvas.text(MARGIN, y + 50, f"Look at: {end.look_at}")
+    y = canvas.paragraph(y + 30, where)
+    canvas.text(MARGIN, y + 2, f"Look at: {end.look_at}")
     return canvas.svg()

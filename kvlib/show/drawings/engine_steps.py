@@ -6,7 +6,8 @@ from functools import cache
 from typing import NamedTuple
 
 from kvlib.kv_memory import KVMemory
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.served import ServedRequest
 from kvlib.show.drawings.controls import Choice, Slider
 from kvlib.show.drawings.registry import drawing

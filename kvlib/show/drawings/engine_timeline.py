@@ -6,11 +6,12 @@ from functools import cache
 from typing import NamedTuple
 
 from kvlib.content import TokenContent
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
 from kvlib.preemption import SwapSpace
-from kvlib.prefix import HashIndex
 from kvlib.request import Request
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.served import ServedRequest
 from kvlib.show.drawings.controls import Choice, Slider
 from kvlib.show.drawings.registry import drawing

@@ -10,7 +10,8 @@ from kvlib.clock import RooflineClock
 from kvlib.kv_memory import KVMemory
 from kvlib.load_run import LoadRun
 from kvlib.load_test import load_test
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serving_run import Target
 from kvlib.show.drawings.controls import Choice, Slider
 from kvlib.show.drawings.registry import drawing

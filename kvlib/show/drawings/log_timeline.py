@@ -7,7 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from kvlib.log_timeline import FULL, Log, Sample, read
+from kvlib.load_samples import FULL, Sample
+from kvlib.log_timeline import Log, read
 from kvlib.show.drawings.controls import Choice, Slider, Toggle
 from kvlib.show.drawings.registry import drawing
 from kvlib.show.drawings.svg import MARGIN, ROOM, WIDTH, Canvas
@@ -72,6 +73,13 @@ def _column(canvas: Canvas, x: float, wide: float, sample: Sample, kept: float, 
     canvas.rect(x, low + 16, wide - 3, tall, "reserved")
 
 
+def _keys(canvas: Canvas, kept: bool) -> None:
+    keys = [("used", "used"), ("reserved", "waiting"), ("wasted", "lost memory")]
+    keys += [("cached", "kept")] * kept
+    for i, (role, name) in enumerate(keys):
+        canvas.key(MARGIN + 92 * i + 24 * (i == 3), 76, role, name)
+
+
 def _summary(log: Log) -> str:
     pool, size = log.pool, log.pool_tokens()
     most = f"{size / pool['max_len']:.1f}"
@@ -109,10 +117,7 @@ def log_timeline(log: str, line: int, kept: bool) -> str:
         f"{_summary(read_log)}",
         under=f"{LOGS[log].rsplit(', ', 1)[1]}'s format; numbers made up by a simulator",
     )
-    keys = [("used", "used"), ("reserved", "waiting"), ("wasted", "lost memory")]
-    keys += [("cached", "kept")] * kept
-    for i, (role, name) in enumerate(keys):
-        canvas.key(MARGIN + 92 * i + 24 * (i == 3), 76, role, name)
+    _keys(canvas, kept)
     canvas.rect(MARGIN, _TOP, ROOM, _HIGH, "paper", "rule")
     most = max(1, *(sample.waiting for sample in samples))
     for i, sample in enumerate(samples):

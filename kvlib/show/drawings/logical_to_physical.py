@@ -82,7 +82,7 @@ def _memory(canvas: Canvas, now: Now, block_size: int, slot: int) -> None:
     for block in range(SLOTS // block_size):
         x, width = MARGIN + block * block_size * _SLOT, block_size * _SLOT
         canvas.rect(x, _MEMORY, width, 26, "paper", "faint")
-        canvas.text(x + width / 2, _MEMORY + 40, str(block), "middle", size=10, role="faint")
+        canvas.text(x + width / 2, _MEMORY + 40, str(block), "middle", size=11, role="faint")
     for name, blocks in now.blocks.items():
         for position in range(len(blocks) * block_size):
             at = blocks[position // block_size] * block_size + position % block_size
@@ -90,7 +90,7 @@ def _memory(canvas: Canvas, now: Now, block_size: int, slot: int) -> None:
             role = "decode" if at == slot else "paper" if there else "reserved"
             canvas.rect(x, _MEMORY, _SLOT, 26, role, "faint")
             if there and at != slot:
-                canvas.text(x + _SLOT / 2, _MEMORY + 17, f"{name}{position}", "middle", size=9)
+                canvas.text(x + _SLOT / 2, _MEMORY + 17, f"{name}{position}", "middle", size=11)
 
 
 @drawing(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kvlib.catalog import gpu, model
-from kvlib.fleet import plan_range
 from kvlib.memory_plan import CapacityPlan, DoesNotFit, plan_capacity
 from kvlib.overheads import GIB, card_bytes
+from kvlib.plan_interval import plan_range
 from kvlib.show.drawings.controls import Choice, Slider, Toggle
 from kvlib.show.drawings.registry import drawing
 from kvlib.show.drawings.svg import MARGIN, ROOM, WIDTH, Canvas
@@ -44,6 +44,22 @@ def _sequences(canvas: Canvas, y: float, plan: CapacityPlan, context: int) -> No
     for i in range(int(held)):
         canvas.rect(MARGIN + i * width, y, width, 18, "used", "paper")
     canvas.rect(MARGIN + int(held) * width, y, ROOM - int(held) * width, 18, "wasted", "faint")
+
+
+def _row(
+    part: str, role: str, words: str, parts: dict[str, int], total_gib: float
+) -> tuple[str, str, str, str]:
+    gib = parts[part] / GIB
+    return role or "paper", words, f"{gib:,.2f} GiB", f"{parts[part] / total_gib / GIB:.1%}"
+
+
+def _between(ends: list[str], published: int, context: int, plan: CapacityPlan) -> str:
+    words = f"With all that is assumed at its worst: {ends[0]}; at its best: {ends[2]}."
+    if context > published:
+        words += f" The model was published for {published:,} tokens."
+    if plan.concurrency(context) < 1:
+        words += " Below 1 not even one can be served."
+    return words
 
 
 @drawing(
@@ -91,25 +107,12 @@ def memory_budget(
     plans = plan_range(model(name), gpu(card), **arguments)
     ends = [f"{p.concurrency(context):,.1f}" if p else "none" for p in plans.values()]
     heading = f"{ends[1]} sequences of {context:,} tokens at once"
-    between = f"With all that is assumed at its worst: {ends[0]}; at its best: {ends[2]}."
-    if context > model(name).context_length:
-        between += f" The model was published for {model(name).context_length:,} tokens."
-    if plan.concurrency(context) < 1:
-        between += " Below 1 not even one can be served."
+    between = _between(ends, model(name).context_length, context, plan)
     parts = plan.parts()
     listed = ", ".join(f"{words} {parts[part] / GIB:.1f}" for part, _, words in PARTS)
     canvas = Canvas("memory_budget", 390, heading, f"{under}. GiB: {listed}. {between}", "", under)
     _bar(canvas, 84, plan, share / 100)
-    rows = [
-        (
-            role or "paper",
-            words,
-            f"{parts[part] / GIB:,.2f} GiB",
-            f"{parts[part] / total / GIB:.1%}",
-        )
-        for part, role, words in PARTS
-    ]
-    canvas.table(150, 300, rows)
+    canvas.table(150, 300, [_row(*each, parts, total) for each in PARTS])
     _sequences(canvas, 304, plan, context)
     canvas.paragraph(344, between)
     return canvas.svg()

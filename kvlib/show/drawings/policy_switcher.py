@@ -9,11 +9,12 @@ from typing import NamedTuple
 from kvlib import atlas
 from kvlib.comparison import content_for
 from kvlib.request import Request
-from kvlib.scheduler import StepLimits
-from kvlib.serving_run import PARTS, ServingRun
+from kvlib.scheduled_step import StepLimits
+from kvlib.serving_run import ServingRun
 from kvlib.show.drawings.controls import Choice, Slider
 from kvlib.show.drawings.registry import drawing
 from kvlib.show.drawings.svg import MARGIN, ROOM, WIDTH, Canvas
+from kvlib.waste import PARTS
 from kvlib.workloads import Spread, conversations, lognormal
 
 LONGEST, MOST_OUTPUTS = 1024, 400

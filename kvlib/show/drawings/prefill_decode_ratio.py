@@ -14,7 +14,8 @@ from kvlib.handover import Link
 from kvlib.kv_memory import KVMemory
 from kvlib.request import Request
 from kvlib.router import LeastLoaded
-from kvlib.scheduler import Scheduler, StepLimits
+from kvlib.scheduled_step import StepLimits
+from kvlib.scheduler import Scheduler
 from kvlib.serial_clock import SerialClock
 from kvlib.serving import serve
 from kvlib.serving_run import ServingRun, Target

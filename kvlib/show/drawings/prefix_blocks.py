@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kvlib.blocks import BlockPool
 from kvlib.content import TokenContent
-from kvlib.prefix import HashIndex
+from kvlib.hash_index import HashIndex
 from kvlib.retention import RankedFIFO, RankedLFU
 from kvlib.show.drawings.controls import Choice, Slider
 from kvlib.show.drawings.registry import drawing

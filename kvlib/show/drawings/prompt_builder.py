@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 from kvlib.catalog import gpu, model
-from kvlib.prompts import Ask, Bill, Template, asks, bill
+from kvlib.prefill_time import Prefill
+from kvlib.prompt_bill import Bill, bill
+from kvlib.prompts import Ask, Template, asks
 from kvlib.show.drawings.controls import Choice, Slider, Toggle
 from kvlib.show.drawings.registry import drawing
 from kvlib.show.drawings.svg import MARGIN, WIDTH, Canvas
-from kvlib.transfer import Prefill
 
 _LEFT, _RIGHT, _ROW = 116, 380, 26
 
@@ -77,9 +78,9 @@ def prompt_builder(
     count = len(_turns(turns))
     heading = f"{100 * found.prefix_hit_rate:.0f} % of the prompt tokens are found"
     less = 1 - found.computed_tokens / naive.computed_tokens
-    change = f"{100 * less:.0f} % fewer" if less > 0 else f"{-100 * less:.0f} % more"
+    change = f"{100 * abs(less):.0f} % {'fewer' if less > 0 else 'more'} than" if less else "as"
     cost = f"{found.computed_tokens:,} of {found.prompt_tokens:,} tokens are computed: {change}"
-    cost += " than with date and user first."
+    cost += " with date and user first."
     time = (
         f"At best {found.seconds:.1f} s on an A10, {naive.seconds:.1f} s with date and user first."
     )

@@ -9,11 +9,11 @@ from math import inf
 
 from kvlib.catalog import gpu, model
 from kvlib.clock import RooflineClock
-from kvlib.content import content_of
 from kvlib.conversations import conversations
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
-from kvlib.prefix import HashIndex
 from kvlib.request import Request
+from kvlib.request_content import content_of
 from kvlib.router import LeastLoaded, PrefixAffinity, RoundRobin, Router, TwoChoices
 from kvlib.scheduler import Scheduler
 from kvlib.serving import serve

@@ -64,13 +64,13 @@ def split(model: str, cut: str, num_ranks: int, num_tokens: int) -> Split:
 
 
 def sized(num_bytes: int) -> str:
-    """Returns a byte count in kB, MB or GB, whichever reads best.
+    """Returns a byte count in KB, MB or GB, whichever reads best.
 
     >>> sized(7_680_000), sized(780), sized(34_359_738_368)
-    ('7.68 MB', '0.78 kB', '34.4 GB')
+    ('7.68 MB', '0.78 KB', '34.4 GB')
     """
     power = next((p for p in (3, 6) if num_bytes < 999.5 * 10**p), 9)
-    return f"{num_bytes / 10**power:.3g} {'kMG'[power // 3 - 1]}B"
+    return f"{num_bytes / 10**power:.3g} {'KMG'[power // 3 - 1]}B"
 
 
 def _heads(heads: range, copies: int) -> str:

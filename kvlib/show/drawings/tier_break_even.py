@@ -6,10 +6,12 @@ from math import log2
 from typing import NamedTuple
 
 from kvlib.catalog import gpu, model
+from kvlib.prefetch import LayerTimes, layer_times
+from kvlib.prefill_time import Prefill
+from kvlib.read_or_compute import faster_read
 from kvlib.show.drawings.controls import Choice, Slider, Toggle
 from kvlib.show.drawings.registry import drawing
 from kvlib.show.drawings.svg import MARGIN, ROOM, WIDTH, Canvas
-from kvlib.transfer import LayerTimes, Prefill, faster_read, layer_times
 
 MODEL = "Llama-3-8B"
 PREFIXES = tuple(2**i for i in range(6, 18))

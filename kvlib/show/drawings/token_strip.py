@@ -102,17 +102,7 @@ def token_strip(policy: str, budget: int, step: int) -> str:
         f"Token {step}, “{words[step]}”, looks back",
         f"{POLICIES[policy]}, {budget} kept",
     )
-    for level in (0, 0.5, 1):
-        y = _BARS_LOW - level * _BARS_HIGH
-        canvas.line([(MARGIN, y), (MARGIN + NUM_TOKENS * _CELL, y)], "rule")
-        if level:
-            canvas.text(
-                MARGIN + NUM_TOKENS * _CELL,
-                y + 13,
-                f"{100 * level:.0f} % of its attention",
-                "end",
-                role="faint",
-            )
+    _levels(canvas)
     for token, weight in enumerate(weights[step]):
         x, high = MARGIN + token * _CELL, max(1.0, weight * _BARS_HIGH)
         canvas.rect(x, _BARS_LOW - high, _CELL - 3, high, _role(token, step, kept))
@@ -131,6 +121,16 @@ def token_strip(policy: str, budget: int, step: int) -> str:
         canvas.key(MARGIN + x, y, role, name)
     canvas.paragraph(y + 26, verdict, bold=True)
     return canvas.svg()
+
+
+def _levels(canvas: Canvas) -> None:
+    right = MARGIN + NUM_TOKENS * _CELL
+    for level in (0, 0.5, 1):
+        y = _BARS_LOW - level * _BARS_HIGH
+        canvas.line([(MARGIN, y), (right, y)], "rule")
+        if level:
+            words = f"{100 * level:.0f} % of its attention"
+            canvas.text(right, y + 13, words, "end", role="faint")
 
 
 def _row(canvas: Canvas, step: int, kept: tuple[int, ...]) -> None:

@@ -12,10 +12,11 @@ from importlib.resources import files
 from math import log2
 from typing import Any, NamedTuple
 
+from kvlib.ranking import choose, pareto_front
 from kvlib.show.drawings.controls import Choice, Slider
 from kvlib.show.drawings.registry import drawing
 from kvlib.show.drawings.svg import MARGIN, Canvas
-from kvlib.tuning import Setting, choose, grid, pareto_front
+from kvlib.tuning import Setting, grid
 
 TRACES, CLOCKS = ("azure-conv", "azure-code"), ("take turns", "overlap")
 _LEFT, _RIGHT, _TOP, _HIGH = 58, 424, 84, 190
@@ -72,6 +73,18 @@ def _mark(canvas: Canvas, point: Point, size: float, role: str, frame: str = "")
     canvas.rect(x - size / 2, y - size / 2, size, size, role, frame)
 
 
+def _settings(
+    canvas: Canvas, there: dict[Setting, Point], front: list[Setting], here: Point
+) -> None:
+    for point in there.values():
+        _mark(canvas, point, 4, "faint")
+    canvas.line([_place(there[each]) for each in front], "used", 2)
+    for each in front:
+        _mark(canvas, there[each], 7, "used", "paper")
+    _mark(canvas, there[Setting()], 10, "paper", "ink")
+    _mark(canvas, here, 10, "wasted", "ink")
+
+
 def _verdict(mine: Setting, there: dict[Setting, Point], front: list[Setting]) -> str:
     here = there[mine]
     if here in [there[each] for each in front]:
@@ -116,13 +129,7 @@ def tuning_front(
         f"mark {100 * watermark:g} %",
     )
     _axes(canvas)
-    for point in there.values():
-        _mark(canvas, point, 4, "faint")
-    canvas.line([_place(there[each]) for each in front], "used", 2)
-    for each in front:
-        _mark(canvas, there[each], 7, "used", "paper")
-    _mark(canvas, default, 10, "paper", "ink")
-    _mark(canvas, here, 10, "wasted", "ink")
+    _settings(canvas, there, front, here)
     y = _TOP + _HIGH + 60
     for x, role, words in (
         (0, "wasted", "yours"),

@@ -8,8 +8,8 @@ from kvlib.catalog import gpu
 from kvlib.catalog import model as published
 from kvlib.clock import RooflineClock
 from kvlib.content import TokenContent
+from kvlib.hash_index import HashIndex
 from kvlib.kv_memory import KVMemory
-from kvlib.prefix import HashIndex
 from kvlib.request import Request
 from kvlib.scheduler import Scheduler
 from kvlib.show.drawings.controls import Choice, Slider, Toggle

@@ -10,16 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "vectors.h"
+#include "heads.h"
 #include "work_items.h"
 
-// Compiled once for each type, head_dim and group; 0 leaves a size to be given when it is called.
-#ifndef HEAD_DIM
-#define HEAD_DIM 0
-#endif
-#ifndef GROUP
-#define GROUP 0
-#endif
+// Compiled once for each type, too.
 #ifndef TYPE
 #define TYPE float  // or _Float16, or uint16_t for bfloat16
 #endif
@@ -39,15 +33,6 @@ struct Args {
   int64_t table_stride, block_stride, head_stride, token_stride;  // in numbers, not bytes
   float scale;
 };
-
-inline float load(const float* p) { return *p; }
-inline float load(const _Float16* p) { return static_cast<float>(*p); }
-inline float load(const uint16_t* p) {  // bfloat16: the upper half of a float32
-  const uint32_t bits = static_cast<uint32_t>(*p) << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
 
 // Walks through positions one by one: where each one's row lies, without a division for each.
 class Walk {
@@ -80,44 +65,14 @@ class Walk {
 
 #if HEAD_DIM
 
-constexpr int STEPS = HEAD_DIM / WIDE;
-// How much is kept in registers at once; a group and its tokens share about half of them.
-constexpr int TOKENS = GROUP <= 1 ? 8 : GROUP <= 4 ? 4 : 2;
-constexpr int STRETCH = STEPS % 4 == 0 && GROUP <= 4 ? 4 : STEPS % 2 == 0 ? 2 : 1;
-static_assert(HEAD_DIM % WIDE == 0, "a fast head_dim is a multiple of the vector width");
-
-inline Vector load_wide(const _Float16* p) {
-  typedef _Float16 Half __attribute__((vector_size(WIDE * 2), aligned(2), may_alias));
-  return __builtin_convertvector(*reinterpret_cast<const Half*>(p), Vector);
-}
-inline Vector load_wide(const uint16_t* p) {
-  typedef uint16_t Half __attribute__((vector_size(WIDE * 2), aligned(2), may_alias));
-  typedef uint32_t Bits __attribute__((vector_size(WIDE * 4)));
-  return (Vector)(__builtin_convertvector(*reinterpret_cast<const Half*>(p), Bits) << 16);
-}
-
 // Asks for a cache line of a row, once, when the vector that begins in it comes up. It is to come to
 // the second cache: so many lines under way at once would fill the first one's queue.
 inline void ask_for(const T* row, int i) {
   if (i * WIDE * sizeof(T) % 64 == 0) __builtin_prefetch(row + i * WIDE, 0, 2);
 }
 
-// One KV head of one query token: its queries, and what they have gathered so far.
-struct Head {
-  Vector query[GROUP][STEPS], sum[GROUP][STEPS];
-  Running run[GROUP];
-
-  void begin(const Args& a, int64_t row, int64_t head) {
-    const T* q = static_cast<const T*>(a.q) + (row * a.kv_heads + head) * GROUP * HEAD_DIM;
-    for (int g = 0; g < GROUP; g++) {
-      run[g] = Running();
-      for (int i = 0; i < STEPS; i++) {
-        query[g][i] = load_wide(q + g * HEAD_DIM + i * WIDE) * a.scale;
-        sum[g][i] = Vector{};
-      }
-    }
-  }
-
+// One KV head of one query token, and how it takes in keys and values of this type.
+struct Head : Gathered {
   // Takes in the n tokens whose rows lie at `where`; the other entries repeat one of them. With each
   // line that is used, the one of a later token at `soon` is asked for.
   void tile(const T* keys, const T* values, const int64_t* where, const int64_t* soon, int n) {
@@ -163,16 +118,6 @@ struct Head {
         for (int j = 0; j < STRETCH; j++) sum[g][i + j] = x[g][j];
     }
   }
-
-  void end(float* part) const {
-    for (int g = 0; g < GROUP; g++) {
-      float* mine = part + g * (HEAD_DIM + 2);
-      mine[0] = run[g].peak;
-      mine[1] = 0;
-      for (int lane = 0; lane < WIDE; lane++) mine[1] += run[g].total[lane];
-      std::memcpy(mine + 2, sum[g], HEAD_DIM * sizeof(float));
-    }
-  }
 };
 
 // The heads that one item takes at most: what they gather has to stay in the caches too.
@@ -183,7 +128,7 @@ void item(const Args& a, int64_t row, int64_t head, int64_t heads, int64_t from,
   const T* keys = static_cast<const T*>(a.k) + head * a.head_stride;
   const T* values = static_cast<const T*>(a.v) + head * a.head_stride;
   Head mine[MAX_HEADS];
-  for (int64_t h = 0; h < heads; h++) mine[h].begin(a, row, head + h);
+  for (int64_t h = 0; h < heads; h++) mine[h].begin(queries<T>(a, row, head + h), a.scale);
   Walk walk(a, row, from), ahead(a, row, std::min(from + AHEAD, to - 1));
   int64_t left_ahead = std::max<int64_t>(0, to - from - AHEAD);
   for (int64_t at = from; at < to; at += TILE) {
@@ -209,10 +154,7 @@ void item(const Args& a, int64_t row, int64_t head, int64_t, int64_t from, int64
   const int64_t dim = a.head_dim, group = a.group;
   const T* keys = static_cast<const T*>(a.k) + head * a.head_stride;
   const T* values = static_cast<const T*>(a.v) + head * a.head_stride;
-  std::vector<float> query(group * dim), weight(group * TILE), peak(group, -INFINITY);
-  std::vector<float> sum(group * dim, 0.0f), total(group, 0.0f);
-  const T* q = static_cast<const T*>(a.q) + (row * a.kv_heads + head) * group * dim;
-  for (int64_t i = 0; i < group * dim; i++) query[i] = load(q + i) * a.scale;
+  GatheredInLoops mine(queries<T>(a, row, head), dim, group, a.scale);
   Walk walk(a, row, from);
   for (int64_t at = from; at < to; at += TILE) {
     const int n = static_cast<int>(std::min<int64_t>(TILE, to - at));
@@ -221,30 +163,17 @@ void item(const Args& a, int64_t row, int64_t head, int64_t, int64_t from, int64
       where[t] = walk.next();
       for (int64_t g = 0; g < group; g++) {
         float dot = 0;
-        for (int64_t d = 0; d < dim; d++) dot += query[g * dim + d] * load(keys + where[t] + d);
-        weight[g * TILE + t] = dot;
+        for (int64_t d = 0; d < dim; d++) dot += mine.query[g * dim + d] * load(keys + where[t] + d);
+        mine.weight[g * TILE + t] = dot;
       }
     }
-    for (int64_t g = 0; g < group; g++) {
-      float* mine = weight.data() + g * TILE;
-      const float high = std::max(peak[g], *std::max_element(mine, mine + n));
-      const float shrink = std::exp(peak[g] - high);
-      peak[g] = high;
-      total[g] *= shrink;
-      for (int t = 0; t < n; t++) total[g] += mine[t] = std::exp(mine[t] - high);
-      for (int64_t d = 0; d < dim; d++) sum[g * dim + d] *= shrink;
-    }
+    mine.weigh_tile(n);
     for (int t = 0; t < n; t++)
       for (int64_t g = 0; g < group; g++)
         for (int64_t d = 0; d < dim; d++)
-          sum[g * dim + d] += weight[g * TILE + t] * load(values + where[t] + d);
+          mine.sum[g * dim + d] += mine.weight[g * TILE + t] * load(values + where[t] + d);
   }
-  for (int64_t g = 0; g < group; g++) {
-    float* mine = part + g * (dim + 2);
-    mine[0] = peak[g];
-    mine[1] = total[g];
-    std::memcpy(mine + 2, sum.data() + g * dim, dim * sizeof(float));
-  }
+  mine.end(part);
 }
 
 #endif

@@ -14,6 +14,8 @@ import os
 import torch
 from torch import Tensor
 
+from kvlib.tensors.kernels.rows import require_groups, require_strides
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIMS = (32, 64, 80, 96, 128, 256)
 BLOCK_SIZES = range(8, 257)
@@ -36,7 +38,7 @@ def refusal(dtype: torch.dtype, head_dim: int, block_size: int) -> str:
     return ""
 
 
-def tile_tokens(head_dim: int, dtype: torch.dtype) -> int:
+def _tile_tokens(head_dim: int, dtype: torch.dtype) -> int:
     """Returns how many tokens a program reads at a time: about 16 KiB of keys."""
     return max(16, min(128, 2**14 // (_power_of_two(head_dim) * dtype.itemsize)))
 
@@ -87,18 +89,9 @@ def attend_rows(
         ValueError: sizes that the kernel does not take. Nothing is launched.
         ImportError: triton is not installed.
     """
+    _check(q, keys, values)
     num_rows, num_q_heads, head_dim = q.shape
     num_kv_heads, block_size = keys.shape[1:3]
-    if reason := refusal(q.dtype, head_dim, block_size):
-        raise ValueError(f"the Triton kernel does not take this: {reason}")
-    if not q.is_contiguous() or keys.stride(3) != 1 or keys.stride() != values.stride():
-        raise ValueError(
-            "q must be contiguous, keys and values alike with the last axis contiguous"
-        )
-    if num_q_heads == 0 or num_q_heads % num_kv_heads:
-        raise ValueError(
-            f"query heads must be a multiple of KV heads: {num_q_heads} and {num_kv_heads}"
-        )
     from kvlib.tensors.kernels._paged_triton import attend_part, merge_parts
 
     group = num_q_heads // num_kv_heads
@@ -116,7 +109,7 @@ def attend_rows(
         q, keys, values, table, *rows, sums, peaks, totals, head_dim**-0.5, *strides, splits,
         GROUP=group, GROUP_PAD=max(16, _power_of_two(group)), HEAD_DIM=head_dim,
         HEAD_PAD=_power_of_two(head_dim), BLOCK_SIZE=block_size,
-        TILE=tile_tokens(head_dim, q.dtype), UPCAST=interpreted(),
+        TILE=_tile_tokens(head_dim, q.dtype), UPCAST=interpreted(),
     )  # fmt: skip
     merge_parts[(num_rows * num_kv_heads, group)](
         sums, peaks, totals, out, lse, splits,
@@ -124,6 +117,13 @@ def attend_rows(
         SPLITS_PAD=_power_of_two(splits),
     )  # fmt: skip
     return out, lse
+
+
+def _check(q: Tensor, keys: Tensor, values: Tensor) -> None:
+    if reason := refusal(q.dtype, q.shape[2], keys.shape[2]):
+        raise ValueError(f"the Triton kernel does not take this: {reason}")
+    require_strides(q, keys, values)
+    require_groups(q.shape[1], keys.shape[1])
 
 
 def _power_of_two(size: int) -> int:

@@ -16,10 +16,16 @@ from torch import Tensor
 
 from kvlib.precision import SCALE_BYTES, Precision
 from kvlib.tensors.kernels.build import library
+from kvlib.tensors.kernels.rows import (
+    addresses,
+    constants,
+    require_done,
+    require_groups,
+    require_rows,
+)
 
 SOURCE = Path(__file__).with_name("quantized_cpu.cpp")
 FAST_HEAD_DIMS = (64, 128, 256)
-FAST_GROUPS = range(1, 9)
 
 
 def kernel(head_dim: int, group: int) -> ctypes.CDLL:
@@ -28,9 +34,8 @@ def kernel(head_dim: int, group: int) -> ctypes.CDLL:
     Raises:
         NoCompiler: it cannot be compiled on this machine.
     """
-    fast = head_dim in FAST_HEAD_DIMS and group in FAST_GROUPS
-    sizes = (head_dim, group) if fast else (0, 0)
-    return library(SOURCE, (f"HEAD_DIM={sizes[0]}", f"GROUP={sizes[1]}"))
+    known_dim, known_group = constants(head_dim, group, FAST_HEAD_DIMS)
+    return library(SOURCE, (f"HEAD_DIM={known_dim}", f"GROUP={known_group}"))
 
 
 def attend_rows(
@@ -75,26 +80,15 @@ def attend_rows(
     numbers = [n for each in both for n in _side(*each, head_dim, block_size)]
     sizes = (num_rows, num_kv_heads, group, head_dim, block_size, table.shape[1], len(table))
     refused = _call(head_dim, group)(
-        whole.data_ptr(),
-        keys.data_ptr(),
-        values.data_ptr(),
-        out.data_ptr(),
-        lse.data_ptr(),
-        table.data_ptr(),
-        *(rows.data_ptr() + 4 * num_rows * i for i in range(3)),
+        *(each.data_ptr() for each in (whole, keys, values, out, lse, table)),
+        *addresses(rows),
         _Sizes(*sizes),
         _Sides(*numbers),
         _Floats(*(x for each in formats for x in (_zero(each), each.scale or 0.0))),
         head_dim**-0.5,
         torch.get_num_threads() if threads is None else threads,
     )
-    if refused == 1:
-        raise ValueError(f"the kernel was compiled for other sizes than {sizes}")
-    if refused:
-        raise ValueError(
-            f"a row sees positions without a block: there are {len(keys)} blocks of {block_size},"
-            f" and a table of {len(table)} sequences, {table.shape[1]} blocks each"
-        )
+    require_done(refused, sizes, table, len(keys), block_size)
     return out, lse
 
 
@@ -143,10 +137,7 @@ def _check(
 ) -> None:
     num_q_heads, head_dim = q.shape[1:]
     num_kv_heads = sides[0].shape[1]
-    if num_q_heads == 0 or num_q_heads % num_kv_heads:
-        raise ValueError(
-            f"query heads must be a multiple of KV heads: {num_q_heads} and {num_kv_heads}"
-        )
+    require_groups(num_q_heads, num_kv_heads)
     for name, data, precision in zip(("keys", "values"), sides, formats, strict=True):
         expected = (num_kv_heads, precision.layout(head_dim, block_size).block_bytes)
         fits = data.dtype == torch.uint8 and data.is_contiguous() and data.dim() == 3
@@ -155,8 +146,6 @@ def _check(
                 f"{name} are contiguous uint8 [num_blocks, {expected[0]}, {expected[1]}] in this "
                 f"format, got {data.dtype} {tuple(data.shape)}"
             )
-    whole = table.dtype == rows.dtype == torch.int32 and rows.is_contiguous() and table.dim() == 2
-    if not (whole and table.is_contiguous()) or tuple(rows.shape) != (3, len(q)):
-        raise ValueError(f"table [S, M] and rows [3, {len(q)}] are int32, got {tuple(rows.shape)}")
+    require_rows(table, rows, len(q))
     if not all(each.is_cpu for each in (q, *sides, table, rows)):
         raise ValueError("the CPU kernel takes tensors on the CPU")

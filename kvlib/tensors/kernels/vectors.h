@@ -24,7 +24,25 @@ typedef float Vector __attribute__((vector_size(WIDE * 4)));
 typedef int32_t Ints __attribute__((vector_size(WIDE * 4)));
 typedef float Loose __attribute__((vector_size(WIDE * 4), aligned(4), may_alias));
 
+inline float load(const float* p) { return *p; }
+inline float load(const _Float16* p) { return static_cast<float>(*p); }
+inline float load(const uint16_t* p) {  // bfloat16: the upper half of a float32
+  const uint32_t bits = static_cast<uint32_t>(*p) << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
 inline Vector load_wide(const float* p) { return *reinterpret_cast<const Loose*>(p); }
+inline Vector load_wide(const _Float16* p) {
+  typedef _Float16 Half __attribute__((vector_size(WIDE * 2), aligned(2), may_alias));
+  return __builtin_convertvector(*reinterpret_cast<const Half*>(p), Vector);
+}
+inline Vector load_wide(const uint16_t* p) {
+  typedef uint16_t Half __attribute__((vector_size(WIDE * 2), aligned(2), may_alias));
+  typedef uint32_t Bits __attribute__((vector_size(WIDE * 4)));
+  return (Vector)(__builtin_convertvector(*reinterpret_cast<const Half*>(p), Bits) << 16);
+}
 
 // Adds up neighbours at a distance: of each group of 2 * S lanes of a and of b, S lanes are left.
 template <int S, int... I>

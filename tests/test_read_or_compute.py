@@ -5,19 +5,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvlib.catalog import gpu, model
-from kvlib.roofline import prefill_cost, prefill_flops, step_seconds
-from kvlib.tiers import Tier
-from kvlib.transfer import (
-    Fetch,
-    Prefill,
-    break_even_gb_s,
-    break_even_tokens,
-    faster_read,
-    fetch_plan,
-    gain_s,
-    layer_times,
-    prefetch_distance,
-)
+from kvlib.prefetch import layer_times
+from kvlib.prefill_time import Prefill
+from kvlib.read_or_compute import break_even_gb_s, break_even_tokens, faster_read, gain_s
+from kvlib.roofline import prefill_flops
+from kvlib.tier import Tier
 
 LLAMA, H100 = model("Llama-3-8B"), gpu("H100 SXM5")
 PREFILL = Prefill(H100, LLAMA)
@@ -27,32 +19,6 @@ CARDS = ["H100 SXM5", "A10", "L4", "V100 SXM2 32GB"]
 
 def host(gb_s, latency_s=0.0):
     return Tier("host", 10**15, gb_s, latency_s=latency_s)
-
-
-def test_a_whole_prompt_takes_what_the_roofline_says():
-    for tokens in (1, 100, 5000):
-        cost = prefill_cost(LLAMA, tokens, weight_dtype="bfloat16", kv_dtype="bfloat16")
-        assert PREFILL(tokens) == step_seconds(H100, cost)
-
-
-@given(st.integers(1, 5000), st.integers(1, 5000))
-def test_operations_of_two_parts_are_those_of_the_whole(new, cached):
-    """Far beyond the ridge both parts are bound by arithmetic, and their times add up."""
-    new, cached = new + 2000, cached + 2000
-    parts = PREFILL(cached) + PREFILL(new, cached)
-    assert parts == pytest.approx(PREFILL(cached + new), rel=1e-12)
-    assert PREFILL(new, cached) > PREFILL(new)
-
-
-def test_cards_share_and_an_efficiency_divides():
-    eight = Prefill(H100, LLAMA, num_gpus=8, efficiency=0.5)
-    assert eight(4096) * 4 == pytest.approx(PREFILL(4096))
-
-
-@pytest.mark.parametrize("efficiency", [0, -0.1, 1.1, float("nan")])
-def test_an_efficiency_that_is_no_share_is_refused(efficiency):
-    with pytest.raises(ValueError, match="efficiency must be above 0 and at most 1"):
-        Prefill(H100, LLAMA, efficiency=efficiency)
 
 
 @settings(max_examples=60, deadline=None)
@@ -155,35 +121,6 @@ def test_a_size_that_is_no_whole_number_is_refused_by_its_name(call, name, wrong
         call(host(1), compute_s=lambda new, cached: 0.0, **sizes)
 
 
-@pytest.mark.parametrize(
-    "wrong, name",
-    [
-        ((0, 5), "new_tokens"),
-        ((1.0, 0), "new_tokens"),
-        ((2, -1), "cached_tokens"),
-        ((1, 1.0), "cached_tokens"),
-    ],
-)
-def test_a_step_of_no_tokens_or_behind_fewer_than_none_is_refused(wrong, name):
-    with pytest.raises((TypeError, ValueError), match=f"{name} must be"):
-        PREFILL(*wrong)
-
-
-def test_of_a_model_of_experts_only_the_active_ones_are_computed():
-    experts = model("Mixtral-8x7B")
-    assert experts.active_params < experts.params
-    cost = prefill_cost(experts, 8000, weight_dtype="bfloat16", kv_dtype="bfloat16")
-    assert Prefill(H100, experts)(8000) == step_seconds(H100, cost)
-
-
-def test_a_prefill_knows_its_layers_and_refuses_no_cards():
-    prefill = Prefill(H100, LLAMA)
-    assert (prefill.num_layers, prefill.token_bytes) == (32, 131_072)
-    for wrong in (0, 1.5):
-        with pytest.raises((TypeError, ValueError), match="num_gpus must be"):
-            Prefill(H100, LLAMA, num_gpus=wrong)
-
-
 def test_on_both_sides_of_it_the_faster_way_is_the_one_it_names():
     for gb_s in (6, 25, 64):
         tier = host(gb_s)
@@ -262,56 +199,6 @@ def test_the_two_equations_count_nearly_the_same_operations():
     assert 0.9 < theirs / prefill_flops(llama70, p) < 0.95
 
 
-def test_TI_3_planned_and_fetched_amounts_differ_by_the_overlap():
-    plan = fetch_plan(512, 288, chunk_tokens=256, block_size=16)
-    assert plan == Fetch(hit=512, fetch=256, overlap=32, new=224)
-    assert plan.new // 16 == 14 and plan.fetch - plan.overlap == plan.new
-
-
-def test_TI_5_a_hit_is_whole_chunks():
-    assert fetch_plan(27, 16, chunk_tokens=8) == Fetch(hit=24, fetch=8, overlap=0, new=8)
-
-
-@given(
-    shared=st.integers(0, 600),
-    blocks=st.integers(0, 40),
-    block_size=st.sampled_from([1, 4, 16]),
-    chunk=st.integers(1, 8),
-)
-def test_every_plan_covers_what_it_promises(shared, blocks, block_size, chunk):
-    plan = fetch_plan(
-        shared, blocks * block_size, chunk_tokens=chunk * block_size, block_size=block_size
-    )
-    here, width = set(range(blocks * block_size)), chunk * block_size
-    fetched = set(range(plan.hit - plan.fetch, plan.hit))
-    assert plan.hit <= shared < plan.hit + width and plan.fetch % width == 0
-    assert len(fetched & here) == plan.overlap < width
-    assert len(fetched - here) == plan.new and plan.new % block_size == 0
-    assert here | fetched >= set(range(plan.hit))
-    assert (not plan.fetch) == (plan.hit <= len(here))
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"chunk_tokens": 0}, {"chunk_tokens": 24}, {"on_device": 8}, {"shared": -1}]
-)
-def test_a_plan_of_parts_of_blocks_is_refused(wrong):
-    right = {"shared": 64, "on_device": 16, "chunk_tokens": 32, "block_size": 16}
-    with pytest.raises(ValueError):
-        fetch_plan(**(right | wrong))
-
-
-def test_a_device_may_hold_any_token_where_no_block_size_is_told():
-    assert fetch_plan(5, 3, chunk_tokens=5) == Fetch(hit=5, fetch=5, overlap=3, new=2)
-
-
-@pytest.mark.parametrize("name", ["shared", "on_device", "chunk_tokens", "block_size"])
-@pytest.mark.parametrize("wrong", [-1, 16.0])
-def test_a_plan_of_no_whole_number_is_refused_by_its_name(name, wrong):
-    right = {"shared": 64, "on_device": 16, "chunk_tokens": 32, "block_size": 1}
-    with pytest.raises((TypeError, ValueError), match=f"{name} must be"):
-        fetch_plan(**(right | {name: wrong}))
-
-
 def test_a_suffix_is_one_token_and_a_prefix_read_as_a_whole_where_nothing_is_told():
     asked = (host(6), PREFILL.token_bytes, PREFILL)
     one = {"suffix_tokens": 1}
@@ -319,17 +206,6 @@ def test_a_suffix_is_one_token_and_a_prefix_read_as_a_whole_where_nothing_is_tol
     assert break_even_tokens(*asked) == break_even_tokens(*asked, **one)
     assert faster_read(*asked) == faster_read(*asked, **one, num_layers=1)
     assert break_even_gb_s(900, *asked[1:]) == break_even_gb_s(900, *asked[1:], **one)
-
-
-def total(load, compute, latency, distance, layers=60):
-    return layer_times(layers, load, compute, distance=distance, latency_s=latency)[-1].compute_end
-
-
-@given(st.integers(0, 9), st.integers(1, 9), st.integers(0, 40))
-def test_the_prefetch_distance_is_the_shortest_that_ends_soonest(load, compute, latency):
-    ends = [total(load, compute, latency, d) for d in range(60)]
-    assert prefetch_distance(load, compute, latency) == max(1, ends.index(min(ends)))
-    assert ends == sorted(ends, reverse=True)
 
 
 @pytest.mark.parametrize("layers", [1, 4, 32])
@@ -344,53 +220,3 @@ def test_a_gain_layer_by_layer_is_that_of_the_timeline(layers, gb_s):
             tokens, tier, PREFILL.token_bytes, PREFILL, suffix_tokens=suffix, num_layers=layers
         )
         assert gain == pytest.approx(PREFILL(tokens + suffix) - times[-1].compute_end)
-
-
-@pytest.mark.parametrize(
-    "times, distance",
-    [
-        ((2, 2), 1),
-        ((0, 5), 1),
-        ((3, 2, 3), 2),
-        ((3, 2, 3.5), 3),
-        ((0, 1, 1 + 4e-10), 1),  # less than a billionth of a layer is the rounding of floats
-        ((0, 1, 1 + 4e-9), 2),
-    ],
-)
-def test_prefetch_distances_by_hand(times, distance):
-    assert prefetch_distance(*times) == distance
-
-
-@pytest.mark.parametrize("wrong", [{"num_layers": 0}, {"num_layers": 2.0}, {"distance": -1}])
-def test_a_timeline_of_no_layers_or_behind_itself_is_refused(wrong):
-    with pytest.raises((TypeError, ValueError), match=f"{next(iter(wrong))} must be"):
-        layer_times(**({"num_layers": 2, "load_s": 1, "compute_s": 1, "distance": 1} | wrong))
-
-
-def test_what_layers_cost_with_and_without_loading_ahead():
-    assert total(2, 3, 0, 0) == 60 * 5  # one after the other
-    assert total(2, 3, 0, 1) == 2 + 60 * 3  # all but the first load are hidden
-    assert total(5, 3, 0, 9) == 60 * 5 + 3  # the link is the slower one: nothing hides it
-
-
-@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 5))
-def test_a_timeline_keeps_its_two_lanes(load, compute, latency, distance):
-    times = layer_times(12, load, compute, distance=distance, latency_s=latency)
-    for i, layer in enumerate(times):
-        assert layer.compute_start >= layer.arrived == layer.load_end + latency
-        assert layer.compute_end - layer.compute_start == compute
-        if i:
-            assert layer.load_start >= times[i - 1].load_end
-            assert layer.compute_start >= times[i - 1].compute_end
-        if 0 < distance <= i:
-            assert layer.load_start >= times[i - distance].compute_start
-
-
-@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf")])
-def test_a_time_that_is_none_is_refused(wrong):
-    with pytest.raises(ValueError, match="times are at least 0"):
-        layer_times(2, wrong, 1, distance=1)
-    with pytest.raises(ValueError, match="times are at least 0"):
-        prefetch_distance(1, wrong)
-    with pytest.raises(ValueError, match="got 0 for both"):
-        prefetch_distance(0, 0)

@@ -1,0 +1,93 @@
+"""Which tests a mutant of a module has to survive."""
+
+from __future__ import annotations
+
+LEDGERS = ["ledger", "paged_ledger", "sequences"]
+ALLOCATORS = ["checks", "arena", "slab", "buddy"]
+# The tests of a module, beside its doctests, where they are not those of its own name.
+TESTS = {
+    "allocator": ALLOCATORS,
+    "arena": ["checks", "arena"],
+    "block_table": ["checks", "block_table", "paged_ledger"],
+    "belady": ["prefix_replay"],
+    "blocks": ["checks", "blocks", "faults"],
+    "buddy": ["checks", "buddy"],
+    "budget_ledger": ["budget_ledger", "partial_rows"],
+    "capstone": ["capstone_rules"],
+    "clock": ["clock", "serial_clock"],
+    "comparison": ["comparison", "comparison_rows"],
+    "contiguous_memory": ["contiguous_memory", "kv_memory", "preemption"],
+    "conversations": ["workloads"],
+    "disaggregated_run": ["disaggregation"],
+    "engine_configs": ["engine_configs", "atlas"],
+    "engine_desk": ["engine_desk", "engine_desk_rules"],
+    "engine_refusals": ["engine_refusals", "engine_desk_rules"],
+    "engine_settings": ["atlas"],
+    "eviction": ["checks", "eviction", "tiers"],
+    "fcfs": ["simulate"],
+    "fleet": ["fleet_by_hand", "fleet_users"],
+    "frequency": ["checks", "eviction", "retention", "prefix"],
+    "handover": ["handover", "disaggregation"],
+    "handover_line": ["handover_line", "checks", "disaggregation"],
+    "hash_index": ["checks", "faults", "prefix", "retention", "kv_memory"],
+    "judgement": ["reservation"],
+    "kv_memory": ["checks", "faults", "kv_memory", "scheduler", "scheduler_machine"],
+    "ledger": ["checks", "faults", *LEDGERS],
+    "load_run": ["load_test"],
+    "load_samples": ["log_timeline"],
+    "log_values": ["engine_logs"],
+    "open_plans": ["checks", "faults", *LEDGERS],
+    "paged_ledger": ["checks", "faults", "paged_ledger", "sequences"],
+    "partial_rows": ["partial_rows", "budget_ledger", "rolling_ledger"],
+    "plan": ["plan", *LEDGERS],
+    "prefix": ["checks", "faults", "prefix", "retention", "kv_memory"],
+    "pulling": ["pulling", "disaggregation"],
+    "radix": ["checks", "faults", "radix", "prefix"],
+    "radix_nodes": ["radix", "prefix"],
+    "request": ["request"],
+    "retention": ["checks", "retention", "prefix", "radix"],
+    "rolling_ledger": ["rolling_ledger", "partial_rows"],
+    "running_batch": [
+        "running_batch",
+        "checks",
+        "faults",
+        "scheduler",
+        "preemption",
+        "scheduler_machine",
+    ],
+    "scheduled_memory": ["scheduled_memory", "faults"],
+    "scheduled_step": ["scheduled_step"],
+    "scheduler": ["checks", "faults", "scheduler", "preemption", "scheduler_machine"],
+    "sequences": ["faults", *LEDGERS, "rolling_ledger"],
+    "served": ["request", "scheduler"],
+    "slab": ["checks", "slab"],
+    "tensors/aligned": ["aligned", "huge_pages"],
+    "tensors/attention_parts": ["attention_parts", "paged_attention"],
+    "tensors/block_names": ["block_files", "remote_blocks"],
+    "tensors/block_server": ["remote_blocks"],
+    "tensors/known_tokens": ["known_tokens", "tiered", "tiered_faults"],
+    "tensors/kernel_check": ["kernel_lab"],
+    "tensors/kernels/rows": ["kernel_rows"],
+    "tensors/lower_tiers": ["tiered", "tiered_faults"],
+    "tensors/paged_attention": ["paged_attention"],
+    "tensors/paged_context": ["paged_context", "paged_attention"],
+    "tensors/quantized_store": ["quantized"],
+    "tensors/store": ["store", "aligned", "huge_pages"],
+    "tensors/swapped": ["tiered", "tiered_faults"],
+    "tier": ["checks", "tiers"],
+    "tiers": ["checks", "tiers"],
+    "trace_files": ["trace_files", "hostile_traces", "trace_ragpulse"],
+    "trace_lines": ["trace_files", "hostile_traces", "trace_ragpulse"],
+    "trace_ragpulse": ["trace_ragpulse", "hostile_traces"],
+    "traces": ["trace_places"],
+    "tuning": ["tuning_by_hand"],
+    "two_pools": ["two_pools", "disaggregation"],
+    "workloads": ["workloads", "trace_files", "trace_places"],
+}
+
+
+def tests_of(module: str) -> list[str]:
+    """Returns the test files of a module such as `kvlib/blocks.py`, its doctests the last."""
+    short = module.removeprefix("kvlib/").removesuffix(".py")
+    names = TESTS.get(short, [short.rsplit("/", 1)[-1]])
+    return [f"tests/test_{name}.py" for name in names] + [module]
