@@ -16,6 +16,7 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,7 +131,6 @@ class MeasuredRecords(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Returns the tables, or the line that says there is nothing to show."""
         kind = directives.choice(self.arguments[0], tuple(EMPTY))
-        self.env.note_reread()
         folder = Path(self.env.srcdir) / "chapters" / "measured"
         asked = self.options.get("kind", "times")
         chosen = [
@@ -138,6 +138,8 @@ class MeasuredRecords(SphinxDirective):
             for record in records(folder)
             if device(record) == kind and about(record) == asked
         ]
+        _depend(self.env, chosen)
+        _listing(self.env)[self.env.docname] = _names(folder)
         lines = [line for record in chosen for line in markdown(record)] or [EMPTY[kind]]
         box = nodes.container(classes=["measured"])
         self.state.nested_parse(StringList(lines, source="chapters/measured"), 0, box)
@@ -153,11 +155,36 @@ def note(stale: list[dict[str, Any]]) -> nodes.Element:
     """What a page says of the records it shows whose code has changed since they were taken."""
     words = nodes.paragraph()
     words += nodes.strong("", "Measured on earlier code.")
-    words += nodes.Text(" The code that these records time has changed since they were taken: ")
+    words += nodes.Text(" The code behind these records has changed since they were taken: ")
     for each in stale:
         words += [nodes.literal("", each["name"]), nodes.Text(", ")]
     words[-1] = nodes.Text(". The measurements at the back name the files.")
     return nodes.note("", words, classes=["stale-records"])
+
+
+def _depend(env: BuildEnvironment, shown: list[dict[str, Any]]) -> None:
+    """A page is read again when a record or its code changes; code that is gone counts once."""
+    for record in shown:
+        for name in (f"chapters/measured/{record['name']}.json", *record.get("code", {})):
+            if (ROOT / name).is_file():
+                env.note_dependency(str(ROOT / name))
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.json"))
+
+
+def _listing(env: BuildEnvironment) -> dict[str, list[str]]:
+    """Which records there were when a page that lists all of them was read."""
+    if not hasattr(env, "kvlib_listed_records"):
+        env.kvlib_listed_records = {}
+    return env.kvlib_listed_records
+
+
+def _outdated(app: Sphinx, env: BuildEnvironment, *_: set[str]) -> list[str]:
+    """A new record is no dependency of a page that was read before it came."""
+    now = _names(Path(app.srcdir) / "chapters" / "measured")
+    return [page for page, then in _listing(env).items() if then != now and page in env.all_docs]
 
 
 def _mark_stale(app: Sphinx, document: nodes.document) -> None:
@@ -168,9 +195,7 @@ def _mark_stale(app: Sphinx, document: nodes.document) -> None:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     shown = used(code, folder)
-    for record in shown:
-        for name in (f"chapters/measured/{record['name']}.json", *record.get("code", {})):
-            env.note_dependency(str(ROOT / name))
+    _depend(env, shown)
     if stale := [record for record in shown if changed(record)]:
         next(document.findall(nodes.section)).append(note(stale))
 
@@ -179,5 +204,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Adds the directive, and the repository to the path so that autodoc finds kvlib unbuilt."""
     sys.path.insert(0, str(ROOT))
     app.connect("doctree-read", _mark_stale)
+    app.connect("env-get-outdated", _outdated)
     app.add_directive("measured-records", MeasuredRecords)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORDS_A_MINUTE, LINE_S, EXERCISE_MIN = 200, 4, 5
 SOLUTION = re.compile(r"^(`{3,})\{dropdown\}.*?^\1$", re.MULTILINE | re.DOTALL)
 EXERCISE = re.compile(r"^\*\*(\d+ \([^)]*\))\.\*\*", re.MULTILINE)
+PART = re.compile(r"^\*\*([A-Z][^*.]*)\.\*\*\s*\Z", re.MULTILINE)  # a label at a cell's end
 GRADED = re.compile(r'show\.exercise\("([\w-]+)"\)')
 
 
@@ -69,7 +70,7 @@ def page(name: str) -> Page:
     parts = cells(path)
     words = "\n\n".join(text for kind, text in parts if kind == "markdown")
     code = [line for kind, text in parts if kind == "code" for line in text.splitlines()]
-    promise = re.search(r"\*\*((?:After|On) this page .*?\.)\*\*", words, re.DOTALL)
+    promise = re.search(r"\*\*((?:After|On) this page [^*]*\.)\*\*", words)
     named = tuple(_exercises(parts))
     read = len(SOLUTION.sub("", words).split()) / WORDS_A_MINUTE
     done = sum(bool(line.strip()) for line in code) * LINE_S / 60 + len(named) * EXERCISE_MIN
@@ -83,16 +84,21 @@ def page(name: str) -> Page:
 
 
 def _exercises(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Names them in order; `show.exercise` stands behind the words of the one it grades."""
+    """Names them in order; `show.exercise` stands behind the words of the one it grades.
+
+    One without a number has the name of the part of the text that it stands in.
+    """
     found: list[tuple[str, str]] = []
+    part: re.Match[str] | None = None
     for kind, text in parts:
         if kind == "markdown":
             found += [(name, "") for name in EXERCISE.findall(SOLUTION.sub("", text))]
+            part = PART.search(text)
         for slug in GRADED.findall(text) if kind == "code" else ():
             if found and not found[-1][1]:
                 found[-1] = (found[-1][0], slug)
             else:
-                found.append((slug.replace("-", " "), slug))
+                found.append((part[1] if part else slug.replace("-", " "), slug))
     return found
 
 
@@ -194,7 +200,7 @@ def _marks(each: Page) -> str:
     names = []
     for name, slug in each.exercises:
         mark = f'<span class="kv-mark" data-exercise-name="{slug}"></span>' if slug else ""
-        names.append(f"exercise {name}{mark}")
+        names.append((f"exercise {name}" if name[0].isdigit() else f'"{name}"') + mark)
     return f"*Shown by* {'; '.join(names)}." if names else ""
 
 
