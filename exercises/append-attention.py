@@ -15,9 +15,8 @@ to the cached ones and return each new token's attention output. It has a bug: i
 STUB = """
 from math import exp, sqrt
 
-def append_attention(
-    queries, new_keys, new_values, cached_keys, cached_values
-):
+def append_attention(queries, new_keys, new_values, cached_keys,
+                     cached_values):
     outputs = []
     for query in queries:
         cached_keys.append(query)
@@ -38,16 +37,22 @@ def append_attention(
 SOLUTION = """
 from math import exp, sqrt
 
-def append_attention(queries, new_keys, new_values, cached_keys, cached_values):
+def append_attention(queries, new_keys, new_values, cached_keys,
+                     cached_values):
     outputs = []
     for query, key, value in zip(queries, new_keys, new_values):
         cached_keys.append(key)
         cached_values.append(value)
-        scores = [sum(q * k for q, k in zip(query, key)) / sqrt(len(query)) for key in cached_keys]
+        scores = [
+            sum(q * k for q, k in zip(query, key)) / sqrt(len(query))
+            for key in cached_keys
+        ]
         powers = [exp(score - max(scores)) for score in scores]
         weights = [power / sum(powers) for power in powers]
         columns = zip(*cached_values)
-        outputs.append([sum(w * v for w, v in zip(weights, column)) for column in columns])
+        outputs.append(
+            [sum(w * v for w, v in zip(weights, column)) for column in columns]
+        )
     return outputs
 """
 

@@ -18,7 +18,8 @@ def bound_by(num_bytes, flops, bandwidth, peak):
     moving, computing = num_bytes / bandwidth, flops / peak
     if moving == computing:
         return moving, "both"
-    return max(moving, computing), "bandwidth" if moving > computing else "compute"
+    bound = "bandwidth" if moving > computing else "compute"
+    return max(moving, computing), bound
 """
 
 WRONG = (

@@ -14,13 +14,15 @@ tokens of `group` layers, at `row_bytes` for a token in a layer. **Return the by
 """
 
 STUB = """
-def sequence_bytes(full, local, window, num_tokens, block_size, group, row_bytes):
+def sequence_bytes(full, local, window, num_tokens, block_size,
+                   group, row_bytes):
     rows = full * num_tokens + local * min(num_tokens, window)
     return rows * row_bytes
 """
 
 SOLUTION = """
-def sequence_bytes(full, local, window, num_tokens, block_size, group, row_bytes):
+def sequence_bytes(full, local, window, num_tokens, block_size, group,
+                   row_bytes):
     every = -(-num_tokens // block_size)
     recent = every - max(0, num_tokens - window) // block_size
     blocks = -(-full // group) * every + -(-local // group) * recent

@@ -10,13 +10,15 @@ it takes one layer for the whole model and one head for all of them. **Repair it
 """
 
 STUB = """
-def kv_bytes(num_layers, num_kv_heads, head_dim, num_tokens, num_sequences, bytes_per_element):
+def kv_bytes(num_layers, num_kv_heads, head_dim, num_tokens,
+             num_sequences, bytes_per_element):
     per_token = head_dim * 2 * bytes_per_element
     return num_tokens * num_sequences * per_token
 """
 
 SOLUTION = """
-def kv_bytes(num_layers, num_kv_heads, head_dim, num_tokens, num_sequences, bytes_per_element):
+def kv_bytes(num_layers, num_kv_heads, head_dim, num_tokens,
+             num_sequences, bytes_per_element):
     per_token = 2 * num_layers * num_kv_heads * head_dim * bytes_per_element
     return num_tokens * num_sequences * per_token
 """

@@ -14,7 +14,11 @@ def least(texts):
 
 SOLUTION = """
 def least(texts):
-    return len({tuple(text[:end]) for text in texts for end in range(1, len(text) + 1)})
+    return len({
+        tuple(text[:end])
+        for text in texts
+        for end in range(1, len(text) + 1)
+    })
 """
 
 WRONG = (

@@ -12,7 +12,8 @@ def weighted_sum(weights, rows):
 
 SOLUTION = """
 def weighted_sum(weights, rows):
-    return [sum(w * x for w, x in zip(weights, column)) for column in zip(*rows)]
+    columns = zip(*rows)
+    return [sum(w * x for w, x in zip(weights, column)) for column in columns]
 """
 
 WRONG = (

@@ -34,7 +34,9 @@ def take_in(state, block):
             continue
         high = max(peak, score)
         shrink, weight = exp(peak - high), exp(score - high)
-        peak, total, mixed = high, total * shrink + weight, mixed * shrink + weight * value
+        total = total * shrink + weight
+        mixed = mixed * shrink + weight * value
+        peak = high
     return peak, total, mixed
 """
 

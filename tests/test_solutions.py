@@ -47,6 +47,23 @@ def test_a_folded_solution_is_right(slug, source):
         assert exercises.check_source(slug, source).passed
 
 
+@pytest.mark.parametrize("path", sorted(ROOT.glob("chapters/*/*.ipynb")), ids=lambda p: p.stem)
+def test_folded_code_fits_its_box(path):
+    """As code cells do; 79 letters are what the column holds beside both sidebars."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    texts = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    lines = (line for text in texts for code in CODE.findall(text) for line in code.splitlines())
+    assert not [line for line in lines if len(line) > 79]
+
+
+def test_what_an_exercise_starts_from_fits_its_box():
+    wide = {}
+    for slug in exercises.slugs():
+        if too_long := [s for s in exercises.load(slug).stub.splitlines() if len(s) > 79]:
+            wide[slug] = too_long
+    assert not wide
+
+
 def test_every_graded_exercise_of_a_notebook_has_its_solution_folded():
     asked = set()
     for path in ROOT.glob("chapters/*/*.ipynb"):

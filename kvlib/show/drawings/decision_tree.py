@@ -17,12 +17,12 @@ def _fork(canvas: Canvas, y: float, answer: str, fork: Fork, chosen: bool, secon
         taken = chosen and second == (i == 0)
         row = y + 24 + 24 * i
         frame = "used" if taken else "rule"
-        canvas.rect(MARGIN + 88, row - 15, WIDTH - 2 * MARGIN - 88, 21, "paper", frame)
+        canvas.rect(MARGIN + 94, row - 15, WIDTH - 2 * MARGIN - 94, 21, "paper", frame)
         if taken:
-            canvas.rect(MARGIN + 88, row - 15, 6, 21, "used")
+            canvas.rect(MARGIN + 94, row - 15, 6, 21, "used")
         end_role = "ink" if taken else "faint"
         canvas.text(MARGIN + 62, row, words, role=end_role)
-        canvas.text(MARGIN + 102, row, end.technique, bold=taken, role=end_role)
+        canvas.text(MARGIN + 108, row, end.technique, bold=taken, role=end_role)
     return y + 86
 
 
