@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import re
+import types
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 from pathlib import Path
@@ -231,6 +232,33 @@ def test_rows_with_names_and_equal_keys_are_one_table():
     assert "| one | a 1, b 1, c 1" in str(tables._data("*loads*", {"one": wide, "two": wide}))
     deep = {name: {"engines": {"one": {"used": 1}, "two": {"used": 3}}} for name in ("a", "b")}
     assert tables._data("*loads*", deep).count("| two | 3 |") == 2, "nested rows in one cell"
+
+
+def test_a_cell_of_a_record_reads_as_it_was_written():
+    """`__init__` was bold; a bar ended its cell."""
+    tables = extension("measured_tables")
+    assert tables._cell("a.__init__ -> x | y") == r"a.\_\_init\_\_ -> x \| y"
+    assert tables._cell(["`__slots__`", 0.25]) == "`__slots__`, 0.25"
+
+
+def test_a_new_record_has_its_page_read_again(monkeypatch):
+    """It is no dependency of a page that was read before it came."""
+    tables = extension("measured_tables")
+    app, env = (types.SimpleNamespace() for _ in range(2))
+    app.srcdir, env.all_docs = str(ROOT), {"book/measurements": 0.0}
+    now = tables._names(ROOT / "chapters" / "measured")
+    assert len(now) > 40 and tables._outdated(app, env) == []
+    tables._listing(env).update({"book/measurements": now[:-1], "gone": []})
+    assert tables._outdated(app, env) == ["book/measurements"]
+    tables._listing(env)["book/measurements"] = now
+    assert tables._outdated(app, env) == []
+
+
+def test_the_file_of_a_module_is_found_without_importing_it():
+    files = extension("module_files")
+    assert files.module_file(None, "kvlib.tensors.hf").endswith("kvlib/tensors/hf.py")
+    assert files.module_file(None, "kvlib.show").endswith("show/__init__.py")
+    assert files.module_file(None, "torch") is None
 
 
 def test_records_show_their_provenance_and_data():

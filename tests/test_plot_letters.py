@@ -4,6 +4,7 @@ import matplotlib as mpl
 import pytest
 
 from kvlib import show
+from kvlib.show import plots
 
 SERIES = {"used": [1, 2]}
 
@@ -29,3 +30,23 @@ def test_a_letter_that_the_font_lacks_is_an_error_and_no_empty_box(where):
 
 def test_the_letters_that_the_book_uses_are_there():
     drawn(labels=("2 × 3 ≤ 7", "µs → 1e−5"), y="½ GiB · σ²", alt="缓存: only read, never drawn.")
+
+
+@pytest.mark.parametrize("log", ["", "x", "xy"])
+def test_no_line_runs_through_a_legend(monkeypatch, log):
+    drawn = []
+    monkeypatch.setattr(plots, "Plot", lambda figure, *rest: drawn.append(figure))
+    rising, falling = list(range(1, 40)), list(range(40, 1, -1))
+    crowd = {"up": (rising, rising), "down": (rising, falling), "level": (rising, [20] * 39)}
+    crowd |= {f"at {x}": ([x, x], [1, 40]) for x in range(3, 39, 5)}
+    for series in ({"up": (rising, rising)}, crowd):
+        plots.line_plot(series, x="n", y="m", alt="Lines.", log=log)
+        figure = drawn.pop()
+        figure.draw_without_rendering()
+        inside, outside = figure.axes[0].get_legend(), figure.legends
+        assert (inside is None) == (len(series) > 1) == bool(outside)
+        legend = inside or outside[0]
+        assert len(legend.get_texts()) == len(series)
+        for line in figure.axes[0].lines:
+            path = line.get_path().transformed(line.get_transform())
+            assert not path.intersects_bbox(legend.get_window_extent(), filled=False)

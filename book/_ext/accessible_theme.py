@@ -21,6 +21,8 @@ MENDS = (
     (r'(<i class="theme-switch [^>]*?) title="[^"]*"', r"\1"),
     # Entries of the bibliography are no list items, so their box is no list.
     (r'<div role="list" class="citation-list">', '<div class="citation-list">'),
+    # A long name or path in a table breaks behind a mark of its own, not within a word.
+    (r"([_/])(?=[a-z0-9_./]*</span></code></p></td>)", r"\1<wbr>"),
 )
 
 

@@ -61,7 +61,9 @@ def _cell(value: Any) -> str:
         return ", ".join(f"{key} {_cell(item)}" for key, item in value.items())
     if isinstance(value, list):
         return ", ".join(_cell(item) for item in value)
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    # `__init__` would be read as bold; code in backticks is taken as it is.
+    text = str(value) if "`" in str(value) else str(value).replace("__", r"\_\_")
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _fits_a_cell(value: Any) -> bool:

@@ -86,6 +86,18 @@ def _label_short(axes: Axes, log: str) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
+def _name_lines(figure: Figure, axes: Axes) -> None:
+    """Puts the legend where no line runs: "best" is the emptiest corner, which may hold one."""
+    legend = axes.legend()
+    figure.draw_without_rendering()
+    box = legend.get_window_extent()
+    lines = (line.get_path().transformed(line.get_transform()) for line in axes.lines)
+    if any(line.intersects_bbox(box, filled=False) for line in lines):
+        widest = max(len(line.get_label()) for line in axes.lines)
+        legend.remove()
+        figure.legend(loc="outside upper center", ncols=3 if widest < 20 else 2)
+
+
 def _role(name: str, index: int, roles: Mapping[str, str] | None) -> str:
     """Returns the role of a series: the one asked for, its own name, or the next in the palette."""
     own = name if name in ROLES else list(ROLES)[(index + 1) % len(ROLES)]
@@ -118,7 +130,7 @@ def line_plot(
             marker, dash = _MARKERS[index % len(_MARKERS)], _DASHES[index % len(_DASHES)]
             axes.plot(xs, ys, label=name, color=colour, marker=marker, linestyle=dash)
         _label_short(axes, log)
-        axes.legend()
+        _name_lines(figure, axes)
         return Plot(figure, series, alt)
 
 

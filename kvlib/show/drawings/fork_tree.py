@@ -113,7 +113,7 @@ def _block(
     words = {1: f"{block}\u00d7{refs}", 2: f"{block} \u00d7{refs}"}.get(
         size, f"block {block} \u00d7{refs}"
     )
-    canvas.text(x, y + 38, words, size=11 if size > 1 else 10, bold=refs > 1 and size > 1)
+    canvas.text(x + 5, y + 38, words, size=11 if size > 1 else 10, bold=refs > 1 and size > 1)
 
 
 @drawing(
