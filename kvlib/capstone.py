@@ -1,6 +1,6 @@
 """The capstone: serve one trace in one memory, with exact answers, in time; the score is goodput.
 
-A reader writes a file with `build(model, num_blocks) -> engine`, and
+A reader writes a file with `build(model, num_blocks) -> engine`, and ::
 
     python -m kvlib.capstone my_engine.py
 

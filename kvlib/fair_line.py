@@ -28,8 +28,8 @@ class FairLine:
         ValueError: a weight is not above 0.
 
     Source: the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models"
-        (OSDI 2024). The weights 1 and 2 and the lift are those of `vtc_req_queue.py` in the
-        authors' repository VTC-artifact, which lifts nobody where nobody waits.
+    (OSDI 2024). The weights 1 and 2 and the lift are those of `vtc_req_queue.py` in the
+    authors' repository VTC-artifact, which lifts nobody where nobody waits.
 
     Example:
         Tenant a has asked for two prompts of 100 tokens before b asks for one:

@@ -23,7 +23,7 @@ class Histogram:
         ValueError: the precision is out of its range.
 
     Source: the buckets of Masson, Rim and Lee, "DDSketch: A Fast and Fully-Mergeable Quantile
-        Sketch with Relative-Error Guarantees" (PVLDB 2019).
+    Sketch with Relative-Error Guarantees" (PVLDB 2019).
 
     Example:
         >>> times = Histogram(precision=0.01)

@@ -72,8 +72,8 @@ class TwoChoices:
         seed: equal seeds draw equally.
 
     Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (IEEE TPDS 2001):
-        two choices instead of one shorten the time in the system exponentially, a third only by a
-        constant factor. There, choices are drawn independently and count customers, not tokens.
+    two choices instead of one shorten the time in the system exponentially, a third only by a
+    constant factor. There, choices are drawn independently and count customers, not tokens.
 
     Example:
         Of two instances both are drawn:
@@ -110,8 +110,8 @@ class PrefixAffinity:
         ValueError: the cap is below 1.
 
     Source: the thought is that of SGLang's router (`docs/router/router.md` of its repository),
-        which goes by load while the most and the fewest pending requests differ by more than
-        `balance_abs_threshold` and by more than the factor `balance_rel_threshold`.
+    which goes by load while the most and the fewest pending requests differ by more than
+    `balance_abs_threshold` and by more than the factor `balance_rel_threshold`.
 
     Example:
         The mean load is 50; the second instance has the prefix and twice the mean:

@@ -23,7 +23,7 @@ class ShardedLedger:
     Args:
         num_blocks: usable blocks of each rank.
         block_size: tokens per block.
-        num_ranks: R.
+        num_ranks: the ranks, R.
 
     Raises:
         TypeError, ValueError: a size is not a whole number of at least 1.
@@ -49,7 +49,7 @@ class ShardedLedger:
 
     @property
     def num_ranks(self) -> int:
-        """R."""
+        """The ranks, R."""
         return len(self.ledgers)
 
     @property

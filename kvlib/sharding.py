@@ -77,7 +77,7 @@ def head_shares(num_kv_heads: int, num_ranks: int) -> list[HeadShare]:
 
     Args:
         num_kv_heads: Hkv.
-        num_ranks: R.
+        num_ranks: the ranks, R.
 
     Raises:
         TypeError, ValueError: not whole numbers of at least 1.
@@ -120,7 +120,7 @@ def tokens_held(num_tokens: int, rank: int, num_ranks: int, block_size: int) -> 
     Args:
         num_tokens: tokens from the start of the sequence.
         rank: `[0, num_ranks)`.
-        num_ranks: R.
+        num_ranks: the ranks, R.
         block_size: tokens per block.
 
     Example:

@@ -1,5 +1,6 @@
 """The book's sources: the contents are complete, the words are ours, the cover figure adds up."""
 
+import ast
 import hashlib
 import importlib.util
 import json
@@ -298,3 +299,127 @@ def test_a_page_names_the_records_it_shows_that_are_stale(tmp_path):
     assert tables.used("a speed of light", tmp_path) == []
     words = tables.note(tables.records(tmp_path)).astext()
     assert "taken: speed.cpu, speed_up.cpu. The" in words
+
+
+def docstrings(text: str) -> list[str]:
+    """Every docstring of a module, as Sphinx gets it."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [ast.get_docstring(n) for n in ast.walk(ast.parse(text)) if isinstance(n, kinds)]
+    return [each for each in found if each]
+
+
+SECTION = r"(?:Args|Attributes|Raises|Returns|Yields|Example|Examples|Note|Source|Shapes):\n"
+BADLY_SHOWN = {
+    # `num_ranks: R.` is the beginning of a list whose items are lettered.
+    "a lone letter": re.compile(r"(?m)^(?: +\w+: +)?[A-Za-z]\.$"),
+    # What stands above an indented line is a term, in bold; code needs `::` above it.
+    "an indented line below a line": re.compile(
+        rf"(?m)^(?!{SECTION})\w[^\n]*[^:\n]\n +(?!>>>)\S|^(?!{SECTION})\w[^\n]*\w:\n +\S"
+    ),
+    "a quotation": re.compile(rf"(?m)^(?!{SECTION})\w[^\n]*(?<!::)\n\n +\S"),
+    # What stands before a colon is the type of what is returned.
+    "a sentence for a type": re.compile(
+        r"(?m)^(?:Returns|Yields):\n +(?!`)[^\n:`]* [^\n:`]*:(?= |$)"
+    ),
+    # RST takes a single backslash for an escape.
+    "a lost backslash": re.compile(r"(?m)^(?! *(?:>>>|\.\.\.) )[^\n`\\]*(?<!\\)\\(?!\\)"),
+}
+
+
+def badly_shown(text: str) -> list[tuple[str, str]]:
+    """Which docstrings of a module the API page would not show as they were meant, and why."""
+    return [
+        (kind, found[0])
+        for docstring in docstrings(text)
+        for kind, pattern in BADLY_SHOWN.items()
+        if (found := pattern.search(docstring))
+    ]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "kvlib").rglob("*.py")), ids=name)
+def test_docstrings_are_shown_as_they_were_meant(path):
+    assert badly_shown(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("docstring", "kind"),
+    [
+        ("Does.\n\nArgs:\n    num_ranks: R.\n    size: B, slots.", "a lone letter"),
+        ("R.", "a lone letter"),
+        ("Does.\n\nSource: a paper,\n    of 2001.", "an indented line below a line"),
+        ("Does; and\n\n    run this\n\nto begin.", "a quotation"),
+        ("Does so:\n\n    run(this)\n\nNo more.", "a quotation"),
+        ("Does.\n\nReturns:\n    How many: as many as fit.", "a sentence for a type"),
+        ("Does.\n\nYields:\n    Each move: then go on.", "a sentence for a type"),
+        ('Textures "/" and "\\".', "a lost backslash"),
+    ],
+)
+def test_a_docstring_that_is_badly_shown_is_found(docstring, kind):
+    assert [found[0] for found in badly_shown(f"r'''{docstring}'''")] == [kind]
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Does.\n\nArgs:\n    num_ranks: the ranks, R.\n        More.\n\nExample:\n    >>> 1\n    1",
+        "Does so::\n\n    run(this)\n\nSource: a paper,\nof 2001.",
+        "Does.\n\nReturns:\n    [B, T], as `a: b` says.\n\nExample:\n    >>> '\\n' ",
+        'Textures "/" and "\\\\".',
+    ],
+)
+def test_a_docstring_that_is_shown_well_is_left_alone(docstring):
+    assert badly_shown(f"r'''{docstring}'''") == []
+
+
+def raised(docstring: str) -> list[str]:
+    """What napoleon makes of "Raises", by the names it takes for errors."""
+    from sphinx.ext.napoleon import Config, GoogleDocstring
+
+    lines = extension("api_docstrings").sentences_out(docstring.splitlines())
+    made = str(GoogleDocstring(lines, Config(), what="function"))
+    return re.findall(r"(?m)^:raises ([^:]*):", made)
+
+
+def test_no_sentence_is_taken_for_an_error():
+    errors = [
+        error
+        for path in sorted((ROOT / "kvlib").rglob("*.py"))
+        for docstring in docstrings(path.read_text(encoding="utf-8"))
+        for error in raised(docstring)
+    ]
+    assert len(errors) > 100
+    assert not [error for error in errors if not re.fullmatch(r"[\w.]+(, [\w.]+)*", error)]
+
+
+def test_a_sentence_about_all_errors_is_a_paragraph_below_them():
+    out = extension("api_docstrings").sentences_out
+    head, tail = ["Does.", "", "Raises:"], ["", "Example:", "    >>> 1"]
+    errors = ["    KeyError, ValueError: a long", "        reason.", "    kvlib.Lost: it is."]
+    assert out([*head, *errors, *tail]) == [*head, *errors, *tail]
+    said = ["    In each case: nothing", "        changes."]
+    text = ["", "In each case: nothing changes."]
+    assert out([*head, *errors, *said, *tail]) == [*head, *errors, *text, *tail]
+    alone = ["Does.", "", ":Raises: In each case: nothing changes."]
+    assert out([*head, *said, *tail]) == [*alone, *tail]
+    assert out([*head, *said]) == [*alone, ""]
+
+
+@pytest.mark.parametrize(
+    ("signature", "shown"),
+    [
+        ("(a: list[int] = <factory>, b: int = 0)", "(a: list[int] = ..., b: int = 0)"),
+        ("(f: ~a.F = <function Configuration.<lambda>>)", "(f: ~a.F = ...)"),
+        ("(f: ~a.F = <function newest>)", "(f: ~a.F = newest)"),
+        ("(c: type[~a.C] = <class 'a.C'>)", "(c: type[~a.C] = C)"),
+        ("(x: object = <object object at 0x7f>)", "(x: object = ...)"),
+        ("(source: str, name: str = '<engine>')", "(source: str, name: str = '<engine>')"),
+        ("(a: int, _b: ~a.B = <factory>, *, c=1)", "(a: int, *, c=1)"),
+        ("()", "()"),
+    ],
+)
+def test_sphinx_can_read_every_signature(signature, shown):
+    from sphinx.util.inspect import signature_from_str
+
+    readable = extension("api_docstrings").readable(signature)
+    assert readable == shown
+    signature_from_str(readable)

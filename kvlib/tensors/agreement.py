@@ -56,7 +56,7 @@ def plan_together(
     Raises:
         RanksDisagree: another step, or a rank refused it alone. Every rank takes its plan back.
         PeerLost: likewise.
-        What `plan` raises, if it does on every rank.
+        Also what `plan` raises, if it does on every rank.
     """
     made, refusal = None, None
     try:

@@ -164,8 +164,8 @@ def decode(
     Args:
         data: [..., block_bytes] uint8, as `encode` returns it.
         precision: the format they were written in.
-        head_dim: D.
-        block_size: B.
+        head_dim: numbers of a head, D.
+        block_size: slots of a block, B.
         dtype: of the result.
 
     Returns:

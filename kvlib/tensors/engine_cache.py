@@ -65,7 +65,7 @@ class ScheduledKVCache(PagedKVCache):
         """Copies what the moves say, in order, and takes each off the line.
 
         Yields:
-            Each move, with the error if its copy failed: then its request must not go on.
+            Each move, with the error if its copy failed; then its request must not go on.
         """
         while moves:
             move, failed = moves[0], None

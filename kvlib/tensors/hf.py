@@ -1,5 +1,7 @@
 """kvlib's caches under a decoder-only model of Hugging Face transformers, for `model.generate`.
 
+Three lines put one there::
+
     model.set_attn_implementation("kvlib")
     cache = HFCache.paged(model, num_blocks=64)
     model.generate(ids, cache=cache)
@@ -146,7 +148,7 @@ class HFCache(SteppedCache):
             attention_mask: [B, T], 0 for pads on the left.
 
         Returns:
-            How many columns need not be forwarded: as many as every row has.
+            How many columns need not be forwarded, as many as every row has.
 
         Raises:
             ValueError: a batch is held already. Nothing changes.

@@ -152,7 +152,7 @@ def real_columns(
         padding: [B, columns + T] bool, False for pads; None without pads.
         lengths: by row, how many tokens are stored.
         columns: how many columns came before.
-        num_new: T.
+        num_new: the new columns, T.
         windows: whether a layer has a window.
 
     Raises:

@@ -24,7 +24,7 @@ class ForwardStep:
         rows: the sequences, one for each row of the batch.
         tokens: by row, the ids of its new tokens, pads left out.
         real: [B, T] bool, which columns are no pads; None if all are.
-        num_columns: T.
+        num_columns: the new columns, T.
 
     Raises:
         What `plan` of a cache raises. Then no cache has changed.

@@ -25,7 +25,7 @@ class LlamaConfig:
         vocab_size: tokens the model knows.
         hidden_size: width between layers.
         intermediate_size: width inside the MLP.
-        num_layers: L.
+        num_layers: the layers, L.
         num_q_heads: Hq.
         num_kv_heads: Hkv, a divisor of Hq.
         head_dim: D; even, and not always hidden_size / Hq.

@@ -103,7 +103,7 @@ class PerHeadCache(LedgerCache):
         Raises:
             ValueError: the plan is closed, or a layer has not been attended to, so that nobody
                 chose.
-            What a copy raises. In each case nothing changes.
+            Also what a copy raises. In each case nothing changes.
         """
         self.ledger.require_open(plan.host)
         chosen = self._moves.get(plan.host.plan_id, {})

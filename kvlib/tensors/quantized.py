@@ -56,7 +56,7 @@ class QuantizedKVCache(LedgerCache):
             (MLA). Nothing is allocated.
 
     Source: keys by channel and values by token, with the last tokens in full precision, as in
-        KIVI (Liu et al., 2024).
+    KIVI (Liu et al., 2024).
 
     Example:
         Two tokens fill a block, the third stays as it is. With 2 bits a row has four codes:

@@ -125,7 +125,7 @@ class SinkWindowKVCache(LedgerCache):
 
         Raises:
             ValueError: the plan is not open.
-            What a copy raises. In each case nothing changes, old tokens of a ring included.
+            Also what a copy raises. In each case nothing changes, old tokens of a ring included.
         """
         self._fill_unwritten(plan)
         # Of the tokens of a step that share a slot, the last one stays.

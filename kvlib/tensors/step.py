@@ -1,6 +1,6 @@
 """One step on the device, and the cache that keeps nothing.
 
-Every cache is used the same way, so a model need not know which one it has:
+Every cache is used the same way, so a model need not know which one it has::
 
     with cache.step({seq_id: new_token_ids}) as plan:      # reserves; commits or aborts at the end
         for layer in ...:

@@ -20,11 +20,11 @@ class KVStore:
     reads slots that were written, and lengths, not values, decide which those are.
 
     Args:
-        num_layers: L.
+        num_layers: the layers, L.
         num_blocks: blocks, the null block (if any) included.
         block_size: slots per block.
         num_kv_heads: Hkv.
-        head_dim: D.
+        head_dim: numbers of a head, D.
         dtype: torch dtype of the stored numbers.
         device: where the bytes live.
         row_alignment_bytes: if given, each row of D numbers starts at a multiple of it; see

@@ -144,8 +144,8 @@ class TieredKVCache(KnownTokensKVCache):
             KeyError: no such sequence.
             ValueError: it is in an open plan.
             OutOfBlocks: the fastest tier has no room that others do not keep.
-            What a copy raised that was to bring the sequence up. In each case nothing changes for
-                any sequence.
+            Also what a copy raised that was to bring the sequence up. In each case nothing changes
+                for any sequence.
         """
         table = self.ledger.table(seq_id)
         self.ledger.truncate(seq_id, self.length(seq_id))  # refuses a sequence in an open plan

@@ -30,11 +30,11 @@ class Header:
     """What the sender is about to send; both sides must mean the same by every byte.
 
     Attributes:
-        num_layers: L.
+        num_layers: the layers, L.
         num_kv_heads: Hkv.
-        head_dim: D.
+        head_dim: numbers of a head, D.
         dtype: of the numbers, as torch names it.
-        num_tokens: T.
+        num_tokens: the tokens that follow, T.
     """
 
     num_layers: int

@@ -16,7 +16,7 @@ class Role(NamedTuple):
     Attributes:
         light: its colour on a light page.
         dark: its colour on a dark page.
-        hatch: its texture: "", "/", "\", "x", ".", "-" or "|", as matplotlib spells them.
+        hatch: its texture: "", "/", "\\", "x", ".", "-" or "|", as matplotlib spells them.
     """
 
     light: str

@@ -71,7 +71,7 @@ def constants(head_dim: int, group: int, known: Sequence[int]) -> tuple[int, int
     """Returns the sizes that a kernel is compiled for as constants, or zeros for general loops.
 
     Args:
-        head_dim: D.
+        head_dim: numbers of a head, D.
         group: query heads of a KV head; up to 8 are met often.
         known: the head sizes that are met often.
 
