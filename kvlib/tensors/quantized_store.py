@@ -8,6 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from kvlib.tensors import quantized_plan
 from kvlib.tensors.attention_parts import merge
 from kvlib.tensors.code_store import CodeStore
 from kvlib.tensors.codes import narrowed
@@ -42,7 +43,9 @@ class QuantizedStore:
         """Returns the bytes of a sequence's codes and scales in one layer."""
         return self.codes.block_bytes * (span.coded // self.codes.block_size)
 
-    def read(self, layer: int, side: int, span: Span, new: Tensor | None = None) -> Tensor:
+    def read(
+        self, layer: int, side: int, span: quantized_plan.Span, new: Tensor | None = None
+    ) -> Tensor:
         """Returns keys or values of a sequence, written down in full precision.
 
         Args:
