@@ -122,11 +122,10 @@ class ReceivingMemory(KVMemory):
         self._place_of(job)
         self._coming[job] = job.num_tokens - 1
 
-    def cancel(self, job: ServedRequest) -> None:
-        """Takes back the place of a request that will not come; `KeyError` if it had none."""
-        self._place_of(job)
-        del self._coming[job]
+    def stop(self, job: ServedRequest) -> None:
+        """Takes a request's blocks back, those of a reserved place too; as `KVMemory.stop`."""
         super().stop(job)
+        self._coming.pop(job, None)
 
     def cached_tokens(self, job: ServedRequest) -> int:
         """Returns how many tokens have arrived; of any other request none is here."""

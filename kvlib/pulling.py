@@ -159,8 +159,6 @@ class Puller:
         receiver, (sender, held) = life.receiver, life.computed
         if job in receiver.placeless:
             receiver.placeless.remove(job)
-        else:
-            receiver.scheduler.memory.cancel(job)
         receiver.scheduler.drop(job)
         sender.scheduler.memory.sent(held)
         life.computed = None

@@ -206,6 +206,8 @@ class Scheduler:
     def drop(self, job: ServedRequest) -> None:
         """Takes a request out, wherever it is: it stopped by itself, or nobody wants it any more.
 
+        Memory that was reserved for it while it waits is given back.
+
         Raises:
             ValueError: it neither waits nor runs.
         """
@@ -215,6 +217,8 @@ class Scheduler:
         self.waiting.remove(job)
         self.waiting_tokens -= job.num_tokens
         self.running.forget_swapped(job)
+        if job.room:
+            self.memory.stop(job)
 
     def check(self) -> None:
         """Proves that the sums kept agree with the requests, and what the memory can prove.

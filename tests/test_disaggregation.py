@@ -499,15 +499,16 @@ def test_memories_refuse_what_did_not_happen():
     with pytest.raises(ValueError, match="has not ended, nothing was sent"):
         sending.sent(one)
     assert sending.num_free == 1
-    for call in (receiving.arrived, receiving.cancel):
-        with pytest.raises(KeyError, match="no place reserved"):
-            call(job())
+    with pytest.raises(KeyError, match="no place reserved"):
+        receiving.arrived(job())
+    with pytest.raises(ValueError, match="does not run"):
+        receiving.stop(job())
     other = job()
     receiving.reserve(other, 3)
     with pytest.raises(OutOfBlocks):
         receiving.reserve(job(), 3)
     assert receiving.coming == (other,) and receiving.num_free == 1
-    receiving.cancel(other)
+    receiving.stop(other)
     assert receiving.num_free == 4
     receiving.reserve(other, 3)
     receiving.arrived(other)

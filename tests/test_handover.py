@@ -3,7 +3,9 @@
 import pytest
 
 from kvlib.handover import Link, ReceivingMemory, SendingMemory
+from kvlib.kv_memory import KVMemory
 from kvlib.request import Request
+from kvlib.scheduler import Scheduler
 from kvlib.served import ServedRequest
 
 
@@ -78,14 +80,32 @@ def test_a_place_that_is_cancelled_can_be_reserved_again():
     memory.reserve(one, 3)
     with pytest.raises(ValueError, match="runs already"):
         memory.reserve(one, 3)
-    memory.cancel(one)
+    memory.stop(one)
+    assert (memory.coming, memory.num_free) == ((), 3)
     with pytest.raises(KeyError, match="request 0 has no place reserved here"):
         memory.arrived(one)
     memory.reserve(one, 3)
     memory.start(one, 3)
     with pytest.raises(KeyError, match="request 0 has no place reserved here"):
-        memory.cancel(one)
-    assert memory.num_free == 0
+        memory.arrived(one)
+    memory.stop(one)
+    with pytest.raises(ValueError, match="request 0 does not run"):
+        memory.stop(one)
+    assert memory.num_free == 3
+
+
+def test_who_is_dropped_while_it_waits_for_its_tokens_leaves_no_place_behind():
+    memory = ReceivingMemory(4, 2)
+    served = Scheduler(memory)
+    for arrived in (False, True):
+        one = served.add(Request(0, None, 6, 2))
+        memory.reserve(one, 6)
+        if arrived:
+            memory.arrived(one)
+        served.drop(one)
+        served.check()
+        memory.check()
+        assert (memory.coming, memory.num_free, served.has_work) == ((), 8, False)
 
 
 def test_the_check_wants_room_for_all_that_arrived():
@@ -116,6 +136,6 @@ def test_the_check_wants_all_tokens_or_none_and_a_place_with_blocks():
     one.room = 9  # of the five that it has
     with pytest.raises(AssertionError, match="room of 0"):
         memory.check()
-    memory.stop(one)  # its blocks go, its place stays
+    KVMemory.stop(memory, one)  # its blocks go, its place stays
     with pytest.raises(AssertionError, match="0 has a place and no blocks"):
         memory.check()

@@ -93,3 +93,31 @@ def test_only_who_runs_is_stopped():
     with pytest.raises(ValueError):
         made.stop(job(0, 3, 1))
     assert sums(made) == (8, 0, 8)
+
+
+class Remembering(KVMemory):
+    """Memory in which somebody else left the first tokens of whoever starts."""
+
+    finds = 0
+
+    def start(self, job, num_tokens):
+        super().start(job, num_tokens)
+        job.num_cached = job.num_computed = self.finds
+
+
+@pytest.mark.parametrize("swapped", [True, False])
+@pytest.mark.parametrize("found", [0, 2, 4])
+def test_what_is_found_in_memory_when_it_comes_back_counts_beside_the_copy(swapped, found):
+    """Three tokens were computed; more may be found, if another request had the same and went on."""
+    made = RunningBatch(Remembering(8, 2), SwapSpace(3 if swapped else 2))
+    one = job(0, 5, 3)
+    made.start(one, 5)
+    one.num_computed = made.computed_tokens = 3
+    made.save(one)
+    made.stop(one)
+    made.memory.finds = found
+    assert made.start(one, 5) == 3 * swapped
+    assert one.num_computed == made.computed_tokens == max(found, 3 * swapped)
+    assert made.recomputed_tokens == (0 if swapped else max(0, 3 - found))
+    assert one.num_cached_first == 0 and one.num_cached == found
+    made.check([])
