@@ -118,6 +118,12 @@ class RunningBatch(Sequence[ServedRequest]):
         job.num_lost = job.num_computed
         return 0
 
+    def forget(self, job: ServedRequest) -> None:
+        """Gives back what a request that waits still has: tokens on the host, a place reserved."""
+        self.forget_swapped(job)
+        if job.room:
+            self.memory.stop(job)
+
     def forget_swapped(self, job: ServedRequest) -> None:
         """Gives the host memory of a request back: its tokens are here again, or not wanted."""
         if self.swap and job.num_swapped:

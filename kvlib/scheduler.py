@@ -206,8 +206,6 @@ class Scheduler:
     def drop(self, job: ServedRequest) -> None:
         """Takes a request out, wherever it is: it stopped by itself, or nobody wants it any more.
 
-        Memory that was reserved for it while it waits is given back.
-
         Raises:
             ValueError: it neither waits nor runs.
         """
@@ -216,9 +214,7 @@ class Scheduler:
             return
         self.waiting.remove(job)
         self.waiting_tokens -= job.num_tokens
-        self.running.forget_swapped(job)
-        if job.room:
-            self.memory.stop(job)
+        self.running.forget(job)
 
     def check(self) -> None:
         """Proves that the sums kept agree with the requests, and what the memory can prove.

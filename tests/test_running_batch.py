@@ -108,7 +108,7 @@ class Remembering(KVMemory):
 @pytest.mark.parametrize("swapped", [True, False])
 @pytest.mark.parametrize("found", [0, 2, 4])
 def test_what_is_found_in_memory_when_it_comes_back_counts_beside_the_copy(swapped, found):
-    """Three tokens were computed; more may be found, if another request had the same and went on."""
+    """Three tokens were computed; more may be found, if another with the same tokens went on."""
     made = RunningBatch(Remembering(8, 2), SwapSpace(3 if swapped else 2))
     one = job(0, 5, 3)
     made.start(one, 5)
