@@ -1,10 +1,13 @@
 """The gates: all of them run, the first that fails stops the rest, and none fails unseen."""
 
 import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -113,6 +116,7 @@ def test_without_a_built_book_nothing_is_compared(tmp_path, capsys):
 
 def test_a_second_build_that_fails_is_no_sameness(tmp_path, monkeypatch):
     monkeypatch.setattr(same_pages, "ROOT", folder(tmp_path / "source", a="1", _build__b="2"))
+    monkeypatch.setattr(same_pages, "beyond_the_book", set)
     failing = folder(tmp_path, builder="#!/bin/sh\necho why not\nexit 2\n") / "builder"
     failing.chmod(0o755)
     monkeypatch.setattr(same_pages, "BOOK", str(failing))
@@ -120,6 +124,30 @@ def test_a_second_build_that_fails_is_no_sameness(tmp_path, monkeypatch):
         same_pages.build(tmp_path / "copy")
     copied = [path.name for path in (tmp_path / "copy/book").iterdir()]
     assert copied == ["a"]
+
+
+def test_the_second_build_finds_only_what_a_reader_of_the_book_installs(tmp_path):
+    hidden = same_pages.beyond_the_book()
+    assert {"torch", "numpy", "matplotlib", "ipywidgets", "pytest", "gguf"} < hidden
+    assert hidden.isdisjoint({"kvlib", "sphinx", "jupyter_book", "myst_nb", "yaml"})
+    tried = """
+for name in ("torch", "numpy.linalg", "sphinx", "kvlib.sizes", "json"):
+    try:
+        __import__(name)
+        print(name)
+    except ModuleNotFoundError as error:
+        assert error.name == name.partition(".")[0], error
+import importlib.metadata
+print(importlib.metadata.version("sphinx"))
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", tried],
+        env={**os.environ, "PYTHONPATH": same_pages.book_packages(tmp_path / "packages")},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert said == ["sphinx", "kvlib.sizes", "json", sphinx.__version__]
 
 
 def test_a_test_that_the_inner_loop_leaves_out_is_still_there():

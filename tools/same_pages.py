@@ -2,13 +2,17 @@
 
     python tools/same_pages.py [_build/html]
 
-Two builds of the same files must give the same bytes: then a page that changed was changed by
-somebody. Exit code 0: the same. 1: not, or there was nothing to compare; the differences are named.
+The second build finds only the packages that requirements-book.txt names, as a reader's does who
+asks for the book alone. Two builds of the same files must give the same bytes: then a page that
+changed was changed by somebody. Exit code 0: the same. 1: not, or there was nothing to compare; the
+differences are named.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +25,37 @@ LEFT_OUT = ("_build", "__pycache__", "*.egg-info", ".*")
 ELSEWHERE = {"TZ": "Pacific/Kiritimati", "PYTHONHASHSEED": "7"}
 sys.path.append(str(ROOT / "book" / "_ext"))
 SHOWN = 120  # characters around the first difference of a file
+NOT_FOUND = """import sys
+from importlib.machinery import PathFinder
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        absent = name.partition(".")[0] in {absent!r}
+        return None if absent else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+"""
+
+
+def _name(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def beyond_the_book() -> set[str]:
+    """Returns the modules installed here that belong to nothing in requirements-book.txt."""
+    lines = (ROOT / "requirements-book.txt").read_text(encoding="utf-8").splitlines()
+    kept = {"kvlib", "pip", *(_name(line.split("==")[0]) for line in lines if "==" in line)}
+    owners = importlib.metadata.packages_distributions()
+    return {module for module, of in owners.items() if kept.isdisjoint(map(_name, of))}
+
+
+def book_packages(folder: Path) -> str:
+    """Writes what hides every other package from a Python that has `folder` on its path."""
+    folder.mkdir()
+    text = NOT_FOUND.replace("{absent!r}", repr(beyond_the_book()))
+    (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
+    return str(folder)
 
 
 def build(folder: Path) -> Path:
@@ -36,7 +71,12 @@ def build(folder: Path) -> Path:
     done = subprocess.run(
         [BOOK, "build", ".", "-W", "-n", "--keep-going", "--quiet"],
         cwd=copy,
-        env={"KVLIB_COMMIT": commit(), **os.environ, **ELSEWHERE},
+        env={
+            "KVLIB_COMMIT": commit(),
+            **os.environ,
+            **ELSEWHERE,
+            "PYTHONPATH": book_packages(folder / "packages"),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
