@@ -62,16 +62,18 @@ def table(rows: Mapping[str, Mapping[str, Any]], columns: Mapping[str, str]) -> 
 
     Example:
         >>> print(table({"a": {"steps": 1200}, "b": {}}, {"steps": "steps"}))
-                                steps
-        a                       1,200
-        b                           -
+                                 steps
+        a                        1,200
+        b                            -
     """
     widths = {heading: max(6, len(heading)) for heading in columns}
-    lines = [" " * 22 + "".join(f" {heading:>{width}}" for heading, width in widths.items())]
+    # A page shows 72 letters; what fits with it gets a second space between columns.
+    gap = "  " if 22 + sum(2 + width for width in widths.values()) <= 72 else " "
+    lines = [" " * 22 + "".join(f"{gap}{heading:>{width}}" for heading, width in widths.items())]
     for name, found in rows.items():
         texts = (_text(found, key) for key in columns.values())
         cells = zip(texts, widths.values(), strict=True)
-        lines.append(f"{name:22}" + "".join(f" {text:>{width}}" for text, width in cells))
+        lines.append(f"{name:22}" + "".join(f"{gap}{text:>{width}}" for text, width in cells))
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -170,7 +170,7 @@ class RequestDesk:
         error: Exception | None = None,
         now_s: float | None = None,
     ) -> list[EngineRequest]:
-        """Ends a request now and frees all it holds; one that has ended stays as it is.
+        """Ends a request now and frees all it holds; one that has ended stays.
 
         Returns:
             It, and its samples that have not begun.

@@ -101,11 +101,18 @@ def test_a_time_that_no_request_had_is_missing():
 def test_a_table_is_right_aligned_under_headings_of_six_letters_or_more():
     rows = {"a": {"n": 1234567, "x": {"y": 12.345}}, "a longer name": {"x": {}}, "c": {"n": 0}}
     assert table(rows, {"n": "n", "seven l": "x.y", "n twice more": "n"}).splitlines() == [
-        " " * 22 + "      n seven l n twice more",
-        "a" + " " * 21 + " 1,234,567    12.3    1,234,567",
-        "a longer name" + " " * 9 + "      -       -            -",
-        "c" + " " * 21 + "      0       -            0",
+        " " * 22 + "       n  seven l  n twice more",
+        "a" + " " * 21 + "  1,234,567     12.3     1,234,567",
+        "a longer name" + " " * 9 + "       -        -             -",
+        "c" + " " * 21 + "       0        -             0",
     ]
+
+
+def test_two_spaces_part_columns_where_a_page_has_room_for_them():
+    """Headings of several words ran together."""
+    for words, gap in ((48, "  "), (49, " ")):
+        found = table({"a": {"n": 1}}, {"x" * words: "n"}).splitlines()
+        assert found[0] == " " * 22 + gap + "x" * words
 
 
 @pytest.mark.parametrize(

@@ -50,3 +50,28 @@ def test_no_line_runs_through_a_legend(monkeypatch, log):
         for line in figure.axes[0].lines:
             path = line.get_path().transformed(line.get_transform())
             assert not path.intersects_bbox(legend.get_window_extent(), filled=False)
+
+
+def test_no_bar_lies_under_a_legend(monkeypatch):
+    """One did, of three series in three short groups."""
+    drawn = []
+    monkeypatch.setattr(plots, "Plot", lambda figure, *rest: drawn.append(figure))
+    stairs, full = [1, 10, 100], [100, 100, 100]
+    for series in ({"a": stairs, "b": stairs}, {"a": full, "b": full, "c": full}):
+        plots.bar_plot(series, list("xyz"), y="n", alt="Bars.")
+        figure = drawn.pop()
+        figure.draw_without_rendering()
+        inside, outside = figure.axes[0].get_legend(), figure.legends
+        assert (inside is None) == (series["a"] is full) == bool(outside)
+        box = (inside or outside[0]).get_window_extent()
+        assert not any(bar.get_window_extent().overlaps(box) for bar in figure.axes[0].patches)
+
+
+@pytest.mark.parametrize(("longest", "end"), [(99.9, 100), (90.0, 90)])
+def test_an_axis_that_ends_just_before_a_tick_goes_on_to_it(monkeypatch, longest, end):
+    """Parts of 99.9 % had an axis whose last tick was 80: a part of no length ends the axis."""
+    drawn = []
+    monkeypatch.setattr(plots, "Plot", lambda figure, *rest: drawn.append(figure))
+    parts = {"a": [longest, 50], "b": [0, 20]}
+    plots.bar_plot(parts, ["x", "y"], y="%", alt="Bars.", stacked=True)
+    assert drawn.pop().axes[0].get_xlim() == (0, end)

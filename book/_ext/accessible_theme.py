@@ -23,6 +23,9 @@ MENDS = (
     (r'<div role="list" class="citation-list">', '<div class="citation-list">'),
     # A long name or path in a table breaks behind a mark of its own, not within a word.
     (r"([_/])(?=[a-z0-9_./]*</span></code></p></td>)", r"\1<wbr>"),
+    (r"([_/])(?=[a-z][^<>\n]*</p></t[dh]>)", r"\1<wbr>"),
+    # So does a digest, in quarters.
+    (r"([0-9a-f]{16})(?=(?:[0-9a-f]{16}){1,3}\b[^<>\n]*</p></td>)", r"\1<wbr>"),
 )
 
 

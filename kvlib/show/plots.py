@@ -86,16 +86,27 @@ def _label_short(axes: Axes, log: str) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def _name_lines(figure: Figure, axes: Axes) -> None:
-    """Puts the legend where no line runs: "best" is the emptiest corner, which may hold one."""
+def _name_series(figure: Figure, axes: Axes) -> None:
+    """Puts the legend where no line runs and no bar lies, or else above the plot.
+
+    "best" is the emptiest place inside, which may hold one all the same.
+    """
     legend = axes.legend()
     figure.draw_without_rendering()
     box = legend.get_window_extent()
     lines = (line.get_path().transformed(line.get_transform()) for line in axes.lines)
-    if any(line.intersects_bbox(box, filled=False) for line in lines):
-        widest = max(len(line.get_label()) for line in axes.lines)
+    crossed = any(line.intersects_bbox(box, filled=False) for line in lines)
+    if crossed or any(bar.get_window_extent().overlaps(box) for bar in axes.patches):
+        widest = max(len(text.get_text()) for text in legend.get_texts())
         legend.remove()
         figure.legend(loc="outside upper center", ncols=3 if widest < 20 else 2)
+
+
+def _end_at_tick(axes: Axes) -> None:
+    """Lengthens the axis of bars to its next tick where that is less than 2 % off."""
+    low, high = axes.get_xlim()
+    beyond = [tick for tick in axes.get_xticks() if 0 < tick - high < 0.02 * (high - low)]
+    axes.set_xlim(right=min(beyond, default=high))
 
 
 def _role(name: str, index: int, roles: Mapping[str, str] | None) -> str:
@@ -130,7 +141,7 @@ def line_plot(
             marker, dash = _MARKERS[index % len(_MARKERS)], _DASHES[index % len(_DASHES)]
             axes.plot(xs, ys, label=name, color=colour, marker=marker, linestyle=dash)
         _label_short(axes, log)
-        _name_lines(figure, axes)
+        _name_series(figure, axes)
         return Plot(figure, series, alt)
 
 
@@ -174,6 +185,7 @@ def bar_plot(
         if limit:
             axes.axvline(limit[1], color=GROUND["ink"].light, linestyle="--", label=limit[0])
         _label_short(axes, "x" if log else "")
+        _end_at_tick(axes)
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
@@ -181,7 +193,7 @@ def bar_plot(
             # Bars end to end leave no room for it among them.
             figure.legend(loc="outside upper center", ncols=3)
         elif len(series) > 1 or limit:
-            axes.legend()
+            _name_series(figure, axes)
         return Plot(figure, series, alt)
 
 

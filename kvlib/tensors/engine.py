@@ -182,7 +182,7 @@ class Engine(RequestDesk):
                 packed = torch.tensor(tokens, device=self.cache.device)
                 return list(self.model(packed, self.cache, plan).cpu())
         except Exception as error:
-            clear_frames(error.__traceback__)  # their tensors: who runs alone needs the memory
+            clear_frames(error.__traceback__)  # frees the tensors they hold
             if len(work) == 1:
                 return [error]
         return [self._forward([one])[0] for one in work]
