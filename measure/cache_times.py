@@ -66,13 +66,19 @@ class Held:
             self.cache.truncate("text", self.length)
 
     def query(self) -> Callable[[], None]:
-        """Returns a call that attends in all layers, with the next token in an open step."""
+        """Returns a call that attends in all layers, with the next token in an open step.
+
+        No cache at all holds one layer at a time, and is handed each before it attends.
+        """
         plan = self.cache.plan({"text": [0] * self.new})
-        for layer in range(SHAPE.num_layers):
-            self.cache.write(layer, self.kv, self.kv, plan)
+        if self.keeps:
+            for layer in range(SHAPE.num_layers):
+                self.cache.write(layer, self.kv, self.kv, plan)
 
         def run() -> None:
             for layer in range(SHAPE.num_layers):
+                if not self.keeps:
+                    self.cache.write(layer, self.kv, self.kv, plan)
                 self.cache.attend(layer, self.q, plan)
             wait(self.cache.device)
 
