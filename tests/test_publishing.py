@@ -136,3 +136,17 @@ def test_every_page_states_its_version(book):
     said = rf'<span class="kv-version">Version {re.escape(kvlib.__version__)}, [^<]+</span>'
     for name in built_book.pages(book):
         assert re.search(said, (book / name).read_text(encoding="utf-8")), name
+
+
+def test_binder_takes_a_python_that_the_library_runs_on():
+    asked = re.fullmatch(r"python-(\d+)\.(\d+)\n", read("runtime.txt"))
+    least = re.search(r'requires-python = ">=(\d+)\.(\d+)"', read("pyproject.toml"))
+    assert tuple(map(int, asked.groups())) >= tuple(map(int, least.groups()))
+
+
+def test_what_colab_is_told_to_install_is_what_the_library_offers():
+    offered = re.search(
+        r"\[project.optional-dependencies\]\n(.*?)\n\n", read("pyproject.toml"), re.S
+    )
+    told = re.search(r'"kvlib\[([\w,]+)\] @ git', read("book/how_to_run.md"))
+    assert told[1].split(",") == re.findall(r"^(\w+) =", offered[1], re.M)

@@ -173,7 +173,12 @@ REFERENCES: dict[str, dict[str, Any]] = {
 @cache
 def references(seed: int = rules.TRACE_SEED) -> list[Score]:
     """Returns the scores of the four engines to beat."""
-    return [judge(name, _reference(options), seed) for name, options in REFERENCES.items()]
+    return [reference(name, seed) for name in REFERENCES]
+
+
+def reference(name: str, seed: int = rules.TRACE_SEED) -> Score:
+    """Returns the score of one of the four engines to beat, by its name in `REFERENCES`."""
+    return judge(name, _reference(REFERENCES[name]), seed)
 
 
 def _reference(options: dict[str, Any]) -> Build:
