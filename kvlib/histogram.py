@@ -45,11 +45,6 @@ class Histogram:
         self._sum = 0
 
     @property
-    def num_buckets(self) -> int:
-        """Buckets in use, that of 0 not counted."""
-        return len(self._buckets)
-
-    @property
     def mean(self) -> float:
         """The mean, rounded once; `ValueError` if no value was added."""
         self._need_values()

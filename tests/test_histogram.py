@@ -31,6 +31,11 @@ def filled(values, precision=0.01):
     return histogram
 
 
+def num_buckets(histogram):
+    """Returns how many buckets take memory."""
+    return len(histogram._buckets)
+
+
 def true_percentile(values, p):
     """The least value that at least p percent of all do not exceed."""
     return sorted(values)[max(math.ceil(p * len(values) / 100), 1) - 1]
@@ -84,34 +89,34 @@ def test_merged_is_as_if_added_in_one(one, other, p):
     assert merged.mean == both.mean
     assert merged.max == both.max
     assert merged.percentile(p) == both.percentile(p)
-    assert merged.num_buckets == both.num_buckets
+    assert num_buckets(merged) == num_buckets(both)
 
 
 def test_merging_leaves_the_other_as_it_was():
     one, other = filled([1]), filled([5, 0])
     one.merge(other)
     one.add(7)
-    assert (other.count, other.mean, other.max, other.num_buckets) == (2, 2.5, 5, 1)
+    assert (other.count, other.mean, other.max, num_buckets(other)) == (2, 2.5, 5, 1)
 
 
 @pytest.mark.parametrize("precision", [0.001, 0.01, 0.1])
 def test_memory_grows_with_the_logarithm_of_the_range_only(precision):
     histogram = filled([1 + 9 * n / 50_000 for n in range(50_001)], precision)
     a_decade = math.log(10) / math.log((1 + precision) / (1 - precision))
-    assert histogram.num_buckets <= a_decade + 2
+    assert num_buckets(histogram) <= a_decade + 2
     for exponent in range(1, 4):
         for n in range(1000):
             histogram.add(10 ** (exponent + n / 1000))
-    assert histogram.num_buckets <= 4 * a_decade + 2
+    assert num_buckets(histogram) <= 4 * a_decade + 2
 
 
 def test_the_documented_number_of_buckets():
-    assert filled([10 ** (n / 5000) for n in range(5000)]).num_buckets in (115, 116, 117)
+    assert num_buckets(filled([10 ** (n / 5000) for n in range(5000)])) in (115, 116, 117)
 
 
 def test_values_below_the_least_normal_float_count_as_zero():
     histogram = filled([5e-324, 0.0, LEAST])
-    assert histogram.num_buckets == 1
+    assert num_buckets(histogram) == 1
     assert histogram.percentile(50) == 0
     assert histogram.percentile(100) == LEAST
 
