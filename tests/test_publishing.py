@@ -148,5 +148,5 @@ def test_what_colab_is_told_to_install_is_what_the_library_offers():
     offered = re.search(
         r"\[project.optional-dependencies\]\n(.*?)\n\n", read("pyproject.toml"), re.S
     )
-    told = re.search(r'"kvlib\[([\w,]+)\] @ git', read("book/how_to_run.md"))
+    told = re.search(r'"/content/book\[([\w,]+)\]"', read("book/how_to_run.md"))
     assert told[1].split(",") == re.findall(r"^(\w+) =", offered[1], re.M)
