@@ -188,6 +188,14 @@ def test_a_table_breaks_names_and_digests_at_marks_and_touches_no_tag():
         (f"<td><p>file a, sha256 {digest}</p></td>", quarter * 3 + "0123456789abcdef</p>"),
         ("<td><p><code><b>7c0</b></code></p></td>", "<td><p><code><b>7c0</b></code></p></td>"),
         ("<p>kv_bytes</p>", "<p>kv_bytes</p>"),
+        (
+            '<td><p><span class="pre">a/3_b.ipynb::Kind.of</span> <span>2</span></p></td>',
+            '"pre">a/<wbr>3_<wbr>b.<wbr>ipynb::<wbr>Kind.<wbr>of</span>',
+        ),
+        ('<span class="pre">kvlib.sizes</span></code>', '"pre">kvlib.sizes</span>'),
+        ('<td><p><span class="pre">0.02</span></code></p></td>', '"pre">0.02</span>'),
+        ('<h3>kvlib.a_b<a class="headerlink">', '<h3>kvlib.<wbr>a_<wbr>b<a class="headerlink">'),
+        ('<h2>Two. words<a class="headerlink">', "<h2>Two. words<a"),
     ):
         once = theme.mend(cell)
         assert broken in once and theme.mend(once) == once

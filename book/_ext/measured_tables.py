@@ -145,6 +145,8 @@ class MeasuredRecords(SphinxDirective):
         lines = [line for record in chosen for line in markdown(record)] or [EMPTY[kind]]
         box = nodes.container(classes=["measured"])
         self.state.nested_parse(StringList(lines, source="chapters/measured"), 0, box)
+        for paragraph in box.findall(nodes.paragraph):
+            paragraph["support_smartquotes"] = False  # a value is shown letter by letter
         return [box]
 
 
