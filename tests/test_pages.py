@@ -47,6 +47,12 @@ ALL_BUT_COLOURS = ["html", {"rules": {"color-contrast": {"enabled": False}}}]
 COLOURS = f"""where => ({AXE})([{{include: ({ALIKE})(where)}}, {{runOnly: ["color-contrast"]}}])"""
 # A screen on which both sidebars stand beside the text.
 NARROWEST = {"width": 1200, "height": 800}
+# Pictures with a slider or a list that ends outside of the picture's box.
+CONTROLS = """() => [...document.querySelectorAll(".kv-live")].filter(each => {
+  const right = each.getBoundingClientRect().right + 1;
+  return [...each.querySelectorAll(".kv-controls *")].some(
+    one => one.getBoundingClientRect().right > right);
+}).map(each => each.dataset.draw)"""
 CUT = """[...document.querySelectorAll(".cell_input pre")]
     .filter(each => each.scrollWidth > each.clientWidth + 1)
     .map(each => each.textContent.slice(0, 60))"""
@@ -80,6 +86,7 @@ def look(page, faults: list[str], book: Path, site: str, name: str, axe: str) ->
     found["dark"] = page.evaluate(COLOURS, where)
     page.set_viewport_size({"width": 390, "height": 800})
     found["width"] = page.evaluate("document.scrollingElement.scrollWidth")
+    found["controls"] = page.evaluate(CONTROLS)
     page.emulate_media(color_scheme="light")
     page.set_viewport_size(NARROWEST)
     found["cut"] = page.evaluate(CUT)
@@ -140,6 +147,10 @@ def test_no_page_is_heavy_before_its_python_is_asked_for(visits):
 
 def test_code_fits_its_column_where_it_is_narrowest(visits):
     assert {name: each["cut"] for name, each in visits.items() if each["cut"]} == {}
+
+
+def test_what_moves_a_picture_is_not_wider_than_a_phone(visits):
+    assert {name: each["controls"] for name, each in visits.items() if each["controls"]} == {}
 
 
 def test_no_page_is_wider_than_a_phone(visits):
