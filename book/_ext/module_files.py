@@ -8,6 +8,7 @@ torch they fail to load, and their pages are written again each time.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.ext import viewcode
@@ -27,8 +28,17 @@ def module_file(app: Sphinx | None, name: str) -> str | None:
     return next((str(path) for path in found if path.is_file()), None)
 
 
+def _with_source(app: Sphinx) -> list[tuple[str, dict[str, Any], str]]:
+    """Forgets the modules without a source before viewcode lists them; adds no page."""
+    known = getattr(app.env, "_viewcode_modules", {})
+    for name in [name for name, entry in known.items() if not entry]:
+        del known[name]
+    return []
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Gives viewcode this way to find a file; it has no setting for it (Sphinx 7.4)."""
     app.setup_extension("sphinx.ext.viewcode")
     viewcode.get_module_filename = module_file
+    app.connect("html-collect-pages", _with_source, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
