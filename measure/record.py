@@ -28,6 +28,25 @@ from kvlib.measured import FOLDER
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def command(script: Path, arguments: list[str]) -> str:
+    """Returns the command that a record names, the same from wherever it was given.
+
+    Raises:
+        SystemExit: arguments for a measurement that looks at none: `--help`, say, would be answered
+            with an hour of measuring.
+    """
+    script = script.resolve()
+    if arguments and script.parent == ROOT / "measure":
+        text = script.read_text(encoding="utf-8")
+        if "sys.argv" not in text and "argparse" not in text:
+            raise SystemExit(f"{script.name} takes no arguments, got {' '.join(arguments)}")
+    named = script.relative_to(ROOT).as_posix() if script.is_relative_to(ROOT) else script.name
+    return " ".join(["python", named, *arguments])
+
+
+command(Path(sys.argv[0]), sys.argv[1:])  # refused before hours are spent, not after
+
+
 def rounds(
     ways: dict[str, Callable[[], None]],
     repeats: int,
@@ -140,7 +159,7 @@ def write(name: str, data: Any, code: Iterable[str], device: torch.device) -> Pa
         "machine": machine(device),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "commit": commit or "not in a repository",
-        "command": " ".join(["python", *sys.argv]),
+        "command": command(Path(sys.argv[0]), sys.argv[1:]),
         "code": {path: hashlib.sha256((ROOT / path).read_bytes()).hexdigest() for path in code},
         "data": data,
     }

@@ -23,6 +23,35 @@ def test_a_record_names_machine_date_and_commit(tmp_path):
     assert line == "measured on a laptop, 2026-11-29, commit abc1234"
 
 
+def test_a_device_has_a_column_and_one_without_a_record_says_so(tmp_path):
+    steps = [{"step_s": {"median": 0.5}}, {"step_s": {"median": 2.5e-5}}]
+    data = {"steps": steps, "read_gb_s": 12.5, "asks": 4096, "of_first": 0.123, "launch_s": "none"}
+    figures = {
+        "first": ("steps", 0, "step_s"),
+        "last": ("steps", -1, "step_s"),
+        "read": ("read_gb_s",),
+        "asked": ("asks",),
+        "share": ("of_first",),
+        "launch": ("launch_s",),
+    }
+    (tmp_path / "r.cpu.json").write_text(
+        json.dumps(dict.fromkeys(measured.FIELDS, "x") | {"data": data})
+    )
+    lines = measured.columns("r", figures, tmp_path).splitlines()
+    shown = ["500 ms", "25 µs", "12.5 GB/s", "4,096", "0.123", "none"]
+    assert [line[26:42].strip() for line in lines[1:]] == shown
+    assert all(line.endswith("no record yet") for line in lines[1:])
+    data["steps"][0]["step_s"]["median"] = 0.004
+    (tmp_path / "r.cuda.json").write_text(
+        json.dumps(dict.fromkeys(measured.FIELDS, "x") | {"data": data})
+    )
+    lines = measured.columns("r", figures, tmp_path).splitlines()
+    assert lines[0].split() == ["CPU", "GPU"]
+    assert lines[1].split() == ["first", "500", "ms", "4", "ms"]
+    with pytest.raises(KeyError):
+        measured.columns("r", {"no such figure": ("nothing",)}, tmp_path)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "r"}'])
 def test_a_broken_record_is_an_error(tmp_path, text):
     (tmp_path / "r.json").write_text(text)

@@ -53,6 +53,12 @@ CONTROLS = """() => [...document.querySelectorAll(".kv-live")].filter(each => {
   return [...each.querySelectorAll(".kv-controls *")].some(
     one => one.getBoundingClientRect().right > right);
 }).map(each => each.dataset.draw)"""
+# What is wider than its box on a phone, once the page has noticed that it is on one.
+UNFIT = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(
+    [...document.querySelectorAll(".bd-article :is(div.math > mjx-container, table.table)")]
+        .map(each => [each, each.matches("table") ? each.parentElement : each])
+        .filter(([, box]) => box.scrollWidth > box.clientWidth + 1)
+        .map(([each]) => each.textContent.trim().slice(0, 60))))))"""
 CUT = """[...document.querySelectorAll(".cell_input pre")]
     .filter(each => each.scrollWidth > each.clientWidth + 1)
     .map(each => each.textContent.slice(0, 60))"""
@@ -87,6 +93,7 @@ def look(page, faults: list[str], book: Path, site: str, name: str, axe: str) ->
     page.set_viewport_size({"width": 390, "height": 800})
     found["width"] = page.evaluate("document.scrollingElement.scrollWidth")
     found["controls"] = page.evaluate(CONTROLS)
+    found["unfit"] = page.evaluate(UNFIT)
     page.emulate_media(color_scheme="light")
     page.set_viewport_size(NARROWEST)
     found["cut"] = page.evaluate(CUT)
@@ -151,6 +158,10 @@ def test_code_fits_its_column_where_it_is_narrowest(visits):
 
 def test_what_moves_a_picture_is_not_wider_than_a_phone(visits):
     assert {name: each["controls"] for name, each in visits.items() if each["controls"]} == {}
+
+
+def test_formulas_and_tables_fit_a_phone(visits):
+    assert {name: each["unfit"] for name, each in visits.items() if each["unfit"]} == {}
 
 
 def test_no_page_is_wider_than_a_phone(visits):

@@ -60,3 +60,23 @@ def test_a_full_disk_leaves_the_record_that_was_there(failing, record, monkeypat
     with pytest.raises(OSError, match="No space left"):
         record.write("made", [2], [], torch.device("cpu"))
     assert path.read_text() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_command_is_named_alike_from_wherever_it_was_given(record, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    crooked = ROOT / "tools" / ".." / "measure" / "growth.py"
+    assert record.command(crooked, []) == "python measure/growth.py"
+    tried = record.command(ROOT / "measure" / "bandwidth.py", ["--random"])
+    assert tried == "python measure/bandwidth.py --random"
+    assert record.command(tmp_path / "own.py", ["7"]) == "python own.py 7"
+
+
+def test_a_measurement_without_arguments_refuses_them_before_it_measures(record):
+    with pytest.raises(SystemExit, match=r"growth\.py takes no arguments, got --help"):
+        record.command(ROOT / "measure" / "growth.py", ["--help"])
+
+
+def test_no_record_was_made_by_a_crooked_command():
+    for path in (ROOT / "chapters" / "measured").glob("*.json"):
+        words = json.loads(path.read_text(encoding="utf-8"))["command"].split()
+        assert words[1].startswith("measure/") and "--help" not in words, path.name

@@ -10,13 +10,6 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-
-def _breakable(cell: re.Match[str]) -> str:
-    """In a table a long name in code breaks behind a mark of its own, not within a word."""
-    marks = r"(::(?=\w)|[_/](?=\w)|\.(?=[A-Za-z]))(?=[\w./:]*</span>)"
-    return re.sub(marks, r"\1<wbr>", cell[0])
-
-
 MENDS = (
     # A button that unfolds a part of the contents had no name.
     (r'<summary>(?=<span class="toctree-toggle")', '<summary aria-label="Pages below">'),
@@ -28,12 +21,6 @@ MENDS = (
     (r'(<i class="theme-switch [^>]*?) title="[^"]*"', r"\1"),
     # Entries of the bibliography are no list items, so their box is no list.
     (r'<div role="list" class="citation-list">', '<div class="citation-list">'),
-    (r"(?s)<td>.*?</td>", _breakable),
-    # So does one without code, and a module that heads a part of a page.
-    (r"([_/])(?=[a-z][^<>\n]*</p></t[dh]>)", r"\1<wbr>"),
-    (r'(?<=\w)([._])(?=[a-z][a-z_.]*<a class="headerlink")', r"\1<wbr>"),
-    # So does a digest, in quarters.
-    (r"([0-9a-f]{16})(?=(?:[0-9a-f]{16}){1,3}\b[^<>\n]*</p></td>)", r"\1<wbr>"),
 )
 
 

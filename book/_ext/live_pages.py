@@ -129,6 +129,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_config_value("live_digest", "", "html")
     app.add_config_value("live_roots", {}, "html")
     app.add_js_file("paper.js", loading_method="defer")
+    app.add_js_file("phone.js", loading_method="defer")
     app.connect("config-inited", _prepare)
     app.connect("html-page-context", _page, priority=800)
     app.connect("build-finished", _deliver)
