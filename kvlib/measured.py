@@ -6,13 +6,15 @@ here and never type a measured number by hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from kvlib.files import read_json
 
 FOLDER = Path(__file__).resolve().parents[1] / "chapters" / "measured"
+_CHIEF = Path(__file__).parent / "data" / "columns.json"
 FIELDS = ("name", "date", "machine", "versions", "commit", "command", "data")
 _SECONDS = ((1, "s"), (1e3, "ms"), (1e6, "µs"))
 _TEXTS = ("name", "date", "machine", "commit", "command")
@@ -53,7 +55,7 @@ def load(name: str, folder: Path = FOLDER) -> dict[str, Any] | None:
 
 
 def provenance(record: dict[str, Any] | None) -> str:
-    """Returns the line that stands under every measured number.
+    """Returns what stands under every measured number: the machine, and below it date and commit.
 
     Example:
         >>> provenance(None)
@@ -61,46 +63,50 @@ def provenance(record: dict[str, Any] | None) -> str:
     """
     if record is None:
         return "no record yet"
-    return f"measured on {record['machine']}, {record['date']}, commit {record['commit']}"
+    return f"measured on {record['machine']},\n{record['date']}, commit {record['commit']}"
 
 
-def columns(name: str, figures: Mapping[str, tuple[str | int, ...]], folder: Path = FOLDER) -> str:
-    """Returns some figures of a measurement as a table, one column for each kind of device.
+def columns(name: str, folder: Path = FOLDER) -> str:
+    """Returns a measurement's chief figures as a table, one column for each kind of device.
+
+    Which those are stands in `data/columns.json`: words, and the way to the figure in the record's
+    data. Of a figure with its spread, or of several runs, the median is shown.
 
     Args:
         name: of the records without their device, such as `first_cache`.
-        figures: for each line its words, and where its figure stands in the records' data: keys of
-            dictionaries and places in lists, from outside in. Of a figure with its spread the
-            median is shown; below a key that ends in `_s` are seconds, in `_gb_s` GB/s.
-        folder: where the records lie.
+        folder: where they lie.
 
     Raises:
-        KeyError, IndexError: a record that is there has no such figure.
+        KeyError, IndexError: no figures are named for it, or a record has none at that place.
 
     Example:
-        >>> print(columns("never-measured", {"a step": ("steps", 0, "step_s")}))
+        >>> print(columns("first_cache", Path("nothing-measured-here")))
                                                CPU             GPU
-        a step                       no record yet   no record yet
+        longest, with a cache        no record yet   no record yet
+        longest, without             no record yet   no record yet
+        times faster                 no record yet   no record yet
     """
     records = [load(f"{name}.{device}", folder) for device in ("cpu", "cuda")]
     lines = [f"{'':26}{'CPU':>16}{'GPU':>16}"]
-    for words, path in figures.items():
+    for words, path in read_json(_CHIEF)[name].items():
         shown = ("no record yet" if r is None else _figure(r["data"], path) for r in records)
         lines.append(f"{words:26}" + "".join(f"{each:>16}" for each in shown))
     return "\n".join(lines)
 
 
-def _figure(data: Any, path: tuple[str | int, ...]) -> str:
+def _figure(data: Any, path: list[str | int]) -> str:
     for key in path:
-        data = data[key]
+        data = data[key] if data is not None else None
     value = data["median"] if isinstance(data, dict) else data
-    names = [key for key in path if isinstance(key, str)]
-    unit = next((key for key in reversed(names) if key == "s" or key.endswith("_s")), "")
+    if isinstance(value, list):
+        value = median(value)
     if isinstance(value, str) or value is None:
         return value or "none"
+    names = [key for key in path if isinstance(key, str)]
+    unit = next((key for key in reversed(names) if re.search("(^|_)s$|^seconds$", key)), "")
     if unit.endswith("_gb_s"):
         return f"{value:,.4g} GB/s"
     if unit:
-        factor, name = next((f, n) for f, n in _SECONDS if value >= 1 / f or f == _SECONDS[-1][0])
-        return f"{value * factor:.3g} {name}"
+        factor, sign = next(((f, s) for f, s in _SECONDS if value * f >= 1), _SECONDS[-1])
+        return f"{value * factor:.3g} {sign}"
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"

@@ -1,10 +1,13 @@
 """Records of measurements: absent is None, broken is an error, and each says where it came from."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from kvlib import measured
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def write(folder, **fields):
@@ -20,36 +23,40 @@ def test_no_record_is_none(tmp_path):
 def test_a_record_names_machine_date_and_commit(tmp_path):
     write(tmp_path, machine="a laptop", date="2026-11-29", commit="abc1234")
     line = measured.provenance(measured.load("r", tmp_path))
-    assert line == "measured on a laptop, 2026-11-29, commit abc1234"
+    assert line == "measured on a laptop,\n2026-11-29, commit abc1234"
 
 
-def test_a_device_has_a_column_and_one_without_a_record_says_so(tmp_path):
+def test_a_device_has_a_column_and_one_without_a_record_says_so(tmp_path, monkeypatch):
     steps = [{"step_s": {"median": 0.5}}, {"step_s": {"median": 2.5e-5}}]
     data = {"steps": steps, "read_gb_s": 12.5, "asks": 4096, "of_first": 0.123, "launch_s": "none"}
-    figures = {
-        "first": ("steps", 0, "step_s"),
-        "last": ("steps", -1, "step_s"),
-        "read": ("read_gb_s",),
-        "asked": ("asks",),
-        "share": ("of_first",),
-        "launch": ("launch_s",),
-    }
-    (tmp_path / "r.cpu.json").write_text(
-        json.dumps(dict.fromkeys(measured.FIELDS, "x") | {"data": data})
-    )
-    lines = measured.columns("r", figures, tmp_path).splitlines()
-    shown = ["500 ms", "25 µs", "12.5 GB/s", "4,096", "0.123", "none"]
-    assert [line[26:42].strip() for line in lines[1:]] == shown
-    assert all(line.endswith("no record yet") for line in lines[1:])
-    data["steps"][0]["step_s"]["median"] = 0.004
-    (tmp_path / "r.cuda.json").write_text(
-        json.dumps(dict.fromkeys(measured.FIELDS, "x") | {"data": data})
-    )
-    lines = measured.columns("r", figures, tmp_path).splitlines()
-    assert lines[0].split() == ["CPU", "GPU"]
-    assert lines[1].split() == ["first", "500", "ms", "4", "ms"]
+    ways = [["steps", 0, "step_s"], ["steps", -1, "step_s"], ["read_gb_s"], ["asks"], ["of_first"]]
+    figures = {str(i): way for i, way in enumerate([*ways, ["launch_s"]])}
+    (tmp_path / "columns.json").write_text(json.dumps({"r": figures, "x": {"0": ["nothing"]}}))
+    monkeypatch.setattr(measured, "_CHIEF", tmp_path / "columns.json")
+    for device in ("cpu", "cuda"):
+        record = dict.fromkeys(measured.FIELDS, "x") | {"data": data}
+        (tmp_path / f"r.{device}.json").write_text(json.dumps(record))
+        (tmp_path / f"x.{device}.json").write_text(json.dumps(record))
+        lines = measured.columns("r", tmp_path).splitlines()
+        shown = ["500 ms", "25 µs", "12.5 GB/s", "4,096", "0.123", "none"]
+        assert [line[26:42].strip() for line in lines[1:]] == shown
+        if device == "cpu":
+            assert all(line.endswith("no record yet") for line in lines[1:])
+            data["steps"][0]["step_s"]["median"], data["launch_s"] = 0.004, [3e-6, 1e-6, 2e-6]
+            shown_on_card = ["4 ms", *shown[1:5], "2 µs"]
+    assert [line[42:].strip() for line in lines[1:]] == shown_on_card
     with pytest.raises(KeyError):
-        measured.columns("r", {"no such figure": ("nothing",)}, tmp_path)
+        measured.columns("x", tmp_path)
+
+
+def test_every_measurement_of_time_has_columns_and_a_page_that_shows_them():
+    text = (ROOT / "kvlib" / "data" / "columns.json").read_text(encoding="utf-8")
+    pages = [p.read_text(encoding="utf-8") for p in (ROOT / "chapters").glob("*/*.ipynb")]
+    for name, figures in json.loads(text).items():
+        lines = measured.columns(name).splitlines()
+        assert len(lines) == len(figures) + 1 and max(map(len, lines)) <= 72
+        assert "no record yet" not in " ".join(line[:42] for line in lines)
+        assert any(f'measured.columns(\\"{name}\\")' in page for page in pages), name
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "r"}'])

@@ -31,6 +31,18 @@ def test_every_page_has_its_ideas_and_no_others_have(study, pages):
     assert names == lines, "book/ideas.yml is not in the order of _toc.yml, or has a line too many"
 
 
+def test_every_page_to_which_the_example_returns_says_what_becomes_of_it(study, pages):
+    returns = [page.name for page in pages if page.example]
+    assert list(study.ideas()["example"]) == returns
+
+
+def test_what_becomes_of_the_example_is_said_in_the_pages_own_numbers(study):
+    for name, told in study.ideas()["example"].items():
+        page = (ROOT / "chapters" / f"{name}.ipynb").read_text(encoding="utf-8")
+        strange = [n for n in re.findall(r"\d[\d,.]*\d|\d", told) if n not in page]
+        assert not strange, f"{name} does not have {strange}"
+
+
 def test_a_path_goes_forward_through_pages_that_exist(study, pages):
     names = [page.name for page in pages]
     assert len(study.ideas()["paths"]) == 4

@@ -1,4 +1,4 @@
-"""The directives `book-map`, `reading-paths` and `outcomes`: the whole book on one page each.
+"""The directives that hold the whole book on one page: its map, its example, paths, outcomes.
 
 They are made from the pages themselves and from `book/ideas.yml`, so none of them can fall behind.
 """
@@ -24,6 +24,11 @@ SOLUTION = re.compile(r"^(`{3,})\{dropdown\}.*?^\1$", re.MULTILINE | re.DOTALL)
 EXERCISE = re.compile(r"^\*\*(\d+ \([^)]*\))\.\*\*", re.MULTILINE)
 PART = re.compile(r"^\*\*([A-Z][^*.]*)\.\*\*\s*\Z", re.MULTILINE)  # a label at a cell's end
 GRADED = re.compile(r'show\.exercise\("([\w-]+)"\)')
+EXAMPLE = {
+    "budget": "the budget",
+    "three": "the three requests",
+    "conversation": "the conversation",
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Page:
         promise: what a reader can do after it; empty where it does not say so.
         minutes: to read its words and lines and do its exercises, in steps of five.
         exercises: the name of each, and for a graded one its word in `exercises/`.
+        example: which parts of the book's example return on it.
     """
 
     name: str
@@ -43,6 +49,7 @@ class Page:
     promise: str
     minutes: int
     exercises: tuple[tuple[str, str], ...]
+    example: tuple[str, ...] = ()
 
     @property
     def link(self) -> str:
@@ -80,6 +87,7 @@ def page(name: str) -> Page:
         " ".join(promise[1].split()) if promise else "",
         5 * max(1, round((read + done) / 5)),
         named,
+        tuple(what for what in EXAMPLE if re.search(rf"<the-{what}>|\(the-{what}\)=", words)),
     )
 
 
@@ -157,6 +165,19 @@ class BookMap(_Written):
         return [*found, f"In all {hours(whole)}; without the exercises {hours(without)}."]
 
 
+class ExamplePath(_Written):
+    """Where the book's one example returns, and what becomes of it there."""
+
+    def lines(self) -> list[str]:
+        """Writes one row for each page that links it, in the order of the contents."""
+        found = ["| Page | What returns | What becomes of it |", "| --- | --- | --- |"]
+        for each in (each for pages in chapters().values() for each in pages if each.example):
+            parts = [f"{{ref}}`{EXAMPLE[what]} <the-{what}>`" for what in each.example]
+            told = ideas()["example"].get(each.name, "")
+            found.append(f"| {each.link} | {', '.join(parts)} | {told} |")
+        return found
+
+
 class ReadingPaths(_Written):
     """For each kind of reader the pages to read, with their times."""
 
@@ -207,6 +228,7 @@ def _marks(each: Page) -> str:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Adds the directives, and the script that marks what was passed."""
     app.add_directive("book-map", BookMap)
+    app.add_directive("example-path", ExamplePath)
     app.add_directive("reading-paths", ReadingPaths)
     app.add_directive("outcomes", Outcomes)
     app.add_js_file("progress.js", loading_method="defer")
