@@ -36,7 +36,7 @@ THREE = {
 """The three requests, by name."""
 
 CONVERSATION = (6, 14, 22)
-"""Prompt tokens of the turns of `a`'s conversation: all said before, and four new tokens."""
+"""Prompt tokens of `a`'s conversation: its own prompt; then all said before and four new, twice."""
 
 
 def three_requests(max_new_tokens: int | None = None) -> list[Request]:
@@ -57,7 +57,7 @@ def three_requests(max_new_tokens: int | None = None) -> list[Request]:
 def conversation(gap_s: float = 1.0) -> list[Request]:
     """Returns the turns of the conversation, `gap_s` seconds apart, each answered with 4 tokens.
 
-    Its 26 tokens are numbered in order: the prompt of a turn is the beginning of the next one's.
+    Its 26 tokens are numbered in order: prompt and answer of a turn begin the next prompt.
 
     >>> [turn.prompt_tokens for turn in conversation()]
     [6, 14, 22]

@@ -101,7 +101,7 @@ def _figure(data: Any, path: list[str | int]) -> str:
     if isinstance(value, list):
         value = median(value)
     if isinstance(value, str) or value is None:
-        return value or "none"
+        return value or "not measured"
     names = [key for key in path if isinstance(key, str)]
     unit = next((key for key in reversed(names) if re.search("(^|_)s$|^seconds$", key)), "")
     if unit.endswith("_gb_s"):
