@@ -21,6 +21,8 @@ gettext: $(VENV)/book.stamp  ## extract every page's text for translators into _
 	@$(BOOK) --builder custom --custom-builder gettext --path-output _build/translation
 
 lab: $(VENV)/full.stamp  ## open the notebooks in JupyterLab
+	@ls $(RECORDS)/*.cuda.json > /dev/null 2>&1 || $(PY) -c "import torch; torch.cuda.is_available() and \
+		print('This machine has a GPU: make gpu PYTHON=$(PY) fills the GPU columns of the pages.')"
 	@$(PY) -m jupyterlab chapters
 
 notebooks: $(VENV)/full.stamp  ## run every notebook afresh on the CPU and store its outputs

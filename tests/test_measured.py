@@ -59,6 +59,17 @@ def test_every_measurement_of_time_has_columns_and_a_page_that_shows_them():
         assert any(f'measured.columns(\\"{name}\\")' in page for page in pages), name
 
 
+def test_a_card_fills_every_column_once_it_has_written_its_records(tmp_path):
+    text = (ROOT / "kvlib" / "data" / "columns.json").read_text(encoding="utf-8")
+    for name in json.loads(text):
+        record = measured.load(f"{name}.cpu")
+        for device in ("cpu", "cuda"):
+            path = tmp_path / f"{name}.{device}.json"
+            path.write_text(json.dumps(record | {"name": f"{name}.{device}"}), encoding="utf-8")
+        lines = measured.columns(name, tmp_path).splitlines()[1:]
+        assert lines and all(line[26:42] == line[42:] for line in lines), name
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "r"}'])
 def test_a_broken_record_is_an_error(tmp_path, text):
     (tmp_path / "r.json").write_text(text)
