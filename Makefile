@@ -20,9 +20,8 @@ html: $(VENV)/book.stamp  ## build the book into _build/html
 gettext: $(VENV)/book.stamp  ## extract every page's text for translators into _build/translation
 	@$(BOOK) --builder custom --custom-builder gettext --path-output _build/translation
 
-lab: $(VENV)/full.stamp  ## open the notebooks in JupyterLab
-	@ls $(RECORDS)/*.cuda.json > /dev/null 2>&1 || $(PY) -c "import torch; torch.cuda.is_available() and \
-		print('This machine has a GPU: make gpu PYTHON=$(PY) fills the GPU columns of the pages.')"
+lab: $(VENV)/full.stamp  ## open the notebooks in JupyterLab; with a GPU, fill its columns first
+	@$(PY) tools/columns.py --records $(RECORDS)
 	@$(PY) -m jupyterlab chapters
 
 notebooks: $(VENV)/full.stamp  ## run every notebook afresh on the CPU and store its outputs

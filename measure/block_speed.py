@@ -9,7 +9,6 @@ largest stands for it.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from random import Random
 
@@ -22,7 +21,7 @@ from kvlib.tensors.kernels import paged_cpu, paged_triton
 from kvlib.tensors.paged_attention import gather
 from kvlib.tensors.paged_context import PagedContext
 from paged_speed import filled, waiting
-from record import ROOT, rounds, spread, times_faster, write
+from record import ROOT, for_the_book, rounds, spread, times_faster, write
 
 HEADS = ((32, 8, 128), (9, 3, 64))  # query heads, KV heads, head_dim
 BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)
@@ -122,7 +121,7 @@ def main() -> None:
     against = "contiguous rows" if device.type == "cpu" else f"blocks of {BLOCK_SIZES[-1]}"
     data = {"dtype": "float32", "repeats": REPEATS, "against": against, "rows": rows}
     write("block_speed", data, (*code, "measure/block_speed.py"), device)
-    if device.type == "cpu" and not os.environ.get("KVLIB_RECORDS"):
+    if device.type == "cpu" and for_the_book():
         keep_for_the_drawing(rows)
 
 

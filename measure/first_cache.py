@@ -48,10 +48,9 @@ def forward(model: Llama, cache: ContiguousKVCache | NoCache, new: list[int]) ->
         torch.cuda.synchronize()
 
 
-def record(name: str, repeats: dict[int, int], script: str) -> None:
+def record(name: str, repeats: dict[int, int], script: str, device: torch.device) -> None:
     """Times a step at each context, so many times, and writes the record `<name>.<device>`."""
     torch.set_num_threads(1)  # a second thread would measure how busy the machine is
-    device = kvlib.device()
     if "--random" in sys.argv:
         model, weights = Llama.random(smollm2_shape(), seed=0, device=device), "random weights"
     else:
@@ -80,4 +79,5 @@ def smollm2_shape() -> kvlib.LlamaConfig:
 
 
 if __name__ == "__main__":
-    record("first_cache", dict.fromkeys(CONTEXTS, REPEATS), "measure/first_cache.py")
+    repeats = dict.fromkeys(CONTEXTS, REPEATS)
+    record("first_cache", repeats, "measure/first_cache.py", kvlib.device())

@@ -22,7 +22,7 @@ from kvlib.tensors.device import device
 from kvlib.tensors.hf import HFCache
 from kvlib.tensors.hf_attention import NAME
 from kvlib.tensors.model_cache import cached_model
-from record import spread, times_faster, write
+from record import spread, times_faster, wait, write
 
 os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 import transformers
@@ -101,8 +101,10 @@ def measure(model: Model, context: int, repeats: int) -> dict[str, Any]:
     for name, (attention, make) in ways.items():
         model.set_attn_implementation(attention)
         caches[name] = make()
+        wait()
         start = perf_counter()
         model(ids[:, :-1], cache=caches[name], logits_to_keep=1)
+        wait()
         first[name] = perf_counter() - start
     times: dict[str, list[float]] = {name: [] for name in ways}
     texts = {}

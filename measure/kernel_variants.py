@@ -8,7 +8,6 @@ counted; a compiled kernel reads each key and value once.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from functools import partial
 
@@ -25,7 +24,7 @@ from kvlib.tensors.paged_attention import WAYS
 from kvlib.tensors.paged_context import PagedContext
 from out_of_cache import putting_out
 from paged_speed import waiting
-from record import ROOT, rounds, spread, times_faster, write
+from record import ROOT, for_the_book, rounds, spread, times_faster, write
 
 REPEATS = 5
 RAGGED = tuple(64 + round((2048 - 64) * i / 7) for i in range(8))
@@ -134,7 +133,7 @@ def main() -> None:
         kernel = ("_paged_triton.py", "paged_triton.py")
     code = (*(f"kvlib/tensors/kernels/{name}" for name in kernel), "measure/kernel_variants.py")
     write("kernel_variants", data, (*code, "kvlib/tensors/kernel_variants.py"), device)
-    if not os.environ.get("KVLIB_RECORDS"):
+    if for_the_book():
         keep_for_the_drawing()
 
 

@@ -122,10 +122,10 @@ def stalled(model: Llama, n: int, capacity: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Writes the record `load_test.cpu`."""
+    """Writes the record `load_test.<device>`."""
     torch.set_num_threads(1)
     n = int(sys.argv[1]) if len(sys.argv) > 1 else REQUESTS
-    model = kvlib.load_model(device="cpu")[0]
+    model = kvlib.load_model(device=kvlib.device())[0]
     load_test(server(model), requests_of(9, 2), users=1)  # warms up
     target = alone(model, n // 4)
     capacity = load_test(server(model), requests_of(0, n), users=LIMITS.max_running).requests_per_s
@@ -143,7 +143,7 @@ def main() -> None:
         "sweep": sweep(model, n, capacity, target),
         "stall": stalled(model, min(n, STALL_REQUESTS), capacity),
     }
-    write("load_test", data, CODE, torch.device("cpu"))
+    write("load_test", data, CODE, model.device)
 
 
 if __name__ == "__main__":

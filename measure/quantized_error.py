@@ -20,7 +20,7 @@ from kvlib.precision import Precision
 from kvlib.tensors.codes import decode, encode
 from kvlib.tensors.llama import Llama
 from kvlib.tensors.quantized import QuantizedKVCache
-from record import ROOT, write
+from record import ROOT, for_the_book, write
 
 BLOCK = 32  # also the group along a channel, and the group of a row
 EIGHT = Precision(8)
@@ -162,6 +162,8 @@ def main() -> None:
     code = ("precision.py", "data/passage.txt", *tensors)
     measured = (*(f"kvlib/{path}" for path in code), "measure/quantized_error.py")
     write("quantized_error", data, measured, torch.device("cpu"))
+    if not for_the_book():
+        return
     kept = {"record": "quantized_error.cpu", "exact_perplexity": data["exact_perplexity"]}
     kept |= {"block_size": BLOCK, "grid": grid}
     target = ROOT / "kvlib" / "data" / "quantized_error.json"

@@ -72,17 +72,18 @@ def rounds(
         for name, work in ways.items():
             if name in before:
                 before[name]()
-            _wait()
+            wait()
             start = perf_counter()
             work()
-            _wait()
+            wait()
             end = perf_counter()
             if round_ >= 0:
                 times[name].append(end - start)
     return times
 
 
-def _wait() -> None:
+def wait() -> None:
+    """Waits until a card that is in use has done what it was asked to do."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -138,6 +139,15 @@ def _commit() -> str:
         return ""
 
 
+def _folder() -> Path:
+    return Path(os.environ.get("KVLIB_RECORDS") or FOLDER).resolve()
+
+
+def for_the_book() -> bool:
+    """Returns whether records go to the book, so that what its drawings keep is to change, too."""
+    return _folder() == FOLDER.resolve()
+
+
 def write(name: str, data: Any, code: Iterable[str], device: torch.device) -> Path:
     """Writes one record as `chapters/measured/<name>.<device>.json`, whole or not at all.
 
@@ -163,7 +173,7 @@ def write(name: str, data: Any, code: Iterable[str], device: torch.device) -> Pa
         "code": {path: hashlib.sha256((ROOT / path).read_bytes()).hexdigest() for path in code},
         "data": data,
     }
-    folder = Path(os.environ.get("KVLIB_RECORDS") or FOLDER)
+    folder = _folder()
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{full_name}.json"
     text = json.dumps(record, indent=1, allow_nan=False)

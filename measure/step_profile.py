@@ -3,7 +3,8 @@
 The same step of the real model three ways: a prompt; one token, layer by layer as the model is
 written; one token with all layers in one call. Each is timed as it is, and once more under torch's
 profiler, which slows what it watches: so the record has the seconds of the first and the shares of
-the second. What no operator accounts for is Python.
+the second. What no operator accounts for is Python. On a card the shares are those of the
+processor, which starts the work there; the seconds are waited for.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def stepper(model: Llama, kind: type, batch: int, new: int, past: int) -> Callab
         cache.add(seq_id)
     with cache.step({seq_id: [0] * past for seq_id in range(batch)}):
         pass
-    tokens = torch.arange(batch * new)
+    tokens = torch.arange(batch * new, device=model.device)
 
     def run() -> None:
         with cache.step({seq_id: [0] * new for seq_id in range(batch)}) as plan:
@@ -139,13 +140,15 @@ def phases(model: Llama) -> dict[str, tuple[Callable[[], None], dict[str, object
 
 
 def main() -> None:
-    """Writes the record `step_profile.cpu`."""
+    """Writes the record `step_profile.<device>`."""
     torch.set_num_threads(1)  # a second thread would measure how busy the machine is
-    if "--random" in sys.argv:
-        model, weights = Llama.random(smollm2_shape(), seed=0), "random weights of its shape"
+    device, chosen = kvlib.device(), "--random" in sys.argv
+    weights = "random weights of its shape" if chosen else "its weights"
+    if chosen:
+        model = Llama.random(smollm2_shape(), seed=0, device=device)
     else:
-        model, weights = kvlib.load_model(device="cpu")[0], "its weights"
-    made, bounds = phases(model), limits(model.device)
+        model, _ = kvlib.load_model(device=device)
+    made, bounds = phases(model), limits(device)
     calls = {name: call for name, (call, _) in {**made, **bounds}.items()}
     times = rounds(calls, REPEATS)
     rows = {}
@@ -161,7 +164,7 @@ def main() -> None:
         *("paged", "paged_attention", "paged_context"),
     )
     code = [*(f"kvlib/tensors/{name}.py" for name in files), "kvlib/tensors/kernels/few_rows.cpp"]
-    write("step_profile", data, (*code, "measure/step_profile.py"), model.device)
+    write("step_profile", data, (*code, "measure/step_profile.py"), device)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ of the logits, perplexity, needles found, time of a step, and where it loses.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from importlib.resources import files
 from tempfile import TemporaryDirectory
@@ -25,7 +24,7 @@ from kvlib.tensors.sequence_sharded import SequenceShardedKVCache
 from kvlib.tensors.step import CacheBase
 from kvlib.tensors.tokenizer import Tokenizer
 from needle import needle_accuracy
-from record import ROOT, rounds, spread, times_faster, write
+from record import ROOT, for_the_book, rounds, spread, times_faster, write
 from technique_rows import BLOCK, BUDGET, Technique, paged, techniques
 
 NEEDLE_TOKENS, SEEDS = 512, range(3)
@@ -177,7 +176,7 @@ def main() -> None:
         "rows": rows,
     }
     write("techniques", data, code(), device)
-    if device.type == "cpu" and not os.environ.get("KVLIB_RECORDS"):
+    if device.type == "cpu" and for_the_book():
         keep_for_the_drawing(rows, rows[0]["perplexity"])
 
 

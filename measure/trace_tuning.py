@@ -14,7 +14,6 @@ minutes. What a drawing reads in the reader's browser is left in `kvlib/data/tun
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, replace
 from math import fsum
@@ -27,7 +26,7 @@ from kvlib.request import Request
 from kvlib.serial_clock import SerialClock
 from kvlib.serving_run import Target
 from kvlib.tuning import Score, Server, Setting, grid, one_at_a_time
-from record import ROOT
+from record import ROOT, for_the_book
 from whole_traces import load, record_figures
 
 SERVER = Server(gpu("A10"), model("Llama-3-8B"), Target(ttft_s=5.0, tpot_s=0.1), overhead_s=0.005)
@@ -177,7 +176,7 @@ def all_figures() -> dict[str, Any]:
         scores = swept("take turns", name, TO_CONFIRM, starts)
         found[f"held out, {name}"] = {"starts": list(starts)} | by_setting(scores)
         found[f"by rate, {name}"] = by_rate(name)
-    if not os.environ.get("KVLIB_RECORDS"):
+    if for_the_book():
         keep_for_the_drawing(found)
     return found
 

@@ -16,8 +16,9 @@ from test_run_notebook import ROOT, Cell, code, notebook, shown, stdout
 
 TOOLS = str(ROOT / "tools")
 sys.path.insert(0, TOOLS)
-gpu, gpu_jobs = map(importlib.import_module, ("gpu", "gpu_jobs"))
+gpu, gpu_jobs, columns = map(importlib.import_module, ("gpu", "gpu_jobs", "columns"))
 sys.path.remove(TOOLS)
+COLUMNS = ROOT / "kvlib" / "data" / "columns.json"
 
 Tool = Callable[..., int]
 
@@ -91,6 +92,10 @@ def test_what_was_done_holds_for_the_same_code_and_machine_only(tmp_path: Path) 
     script.write_text("changed")
     keys.append(gpu.fingerprint(repo, "a card"))
     assert len(set(keys)) == 4
+    kept = repo / gpu.WRITTEN[0]
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    assert gpu.fingerprint(repo, "a card") == keys[-1]  # a measurement of the same run wrote it
     for other in keys[1:]:
         assert gpu_jobs.Run(repo, tmp_path, "cpu", other, minutes=1).done == {}
 
@@ -155,11 +160,14 @@ def test_measurements_get_the_folder_and_random_weights(tmp_path: Path, tool: To
         "if __name__ == '__main__':\n"
         "    folder = pathlib.Path(os.environ['KVLIB_RECORDS'])\n"
         "    (folder / f'{sys.argv[0][8]}.txt').write_text(' '.join(sys.argv[1:]))\n"
+        "    # measures kvlib.device()\n"
     )
     (folder / "a.py").write_text(f"{script}    # load_model, or --random\n")
     (folder / "b.py").write_text(f"{script}    # load_model\n")
     (folder / "c.py").write_text(script)
-    (folder / "record.py").write_text("raise SystemExit(1)")  # no script of its own
+    (folder / "record.py").write_text("raise SystemExit(1)  # device()")  # no script of its own
+    (folder / "trace.py").write_text(script.replace("kvlib.device()", "a trace"))
+    (folder / "d.py").write_text(f'{script}    # writes a record of torch.device("cpu")\n')
     (tmp_path / "records").mkdir()
     assert tool("--part", "measure") == 0
     found = {path.name: path.read_text() for path in (tmp_path / "records").glob("*.txt")}
@@ -172,7 +180,10 @@ def test_the_record_names_no_folder_of_this_machine(tmp_path: Path, tool: Tool) 
     cells = [code(f"print({str(tmp_path)!r})", stdout("other\n"))]
     notebook(tmp_path / "repo/chapters/01/a.ipynb", *cells)
     (tmp_path / "repo/measure").mkdir()
-    fails = "import sys\nif __name__ == '__main__':\n    sys.exit(f'{sys.executable} {__file__}')\n"
+    fails = (
+        "import sys\nif __name__ == '__main__':  # on device()\n"
+        "    sys.exit(f'{sys.executable} {__file__}')\n"
+    )
     (tmp_path / "repo/measure/m.py").write_text(fails)
     assert tool() == 1
     whole = json.dumps(record(tmp_path))
@@ -236,3 +247,96 @@ def test_a_full_disk_keeps_the_note_that_was_there(
             run.keep()
     assert gpu_jobs.Run(ROOT, tmp_path, "cpu", "k", 1.0).done == {}
     assert [path.name for path in tmp_path.iterdir()] == [".gpu_run.state"]
+
+
+def test_a_card_is_measured_by_the_scripts_of_its_records_and_by_no_other() -> None:
+    names = {Path(name).stem for name in gpu_jobs.jobs(ROOT, "measure")}
+    assert names >= set(columns.shown(ROOT)) >= set(json.loads(COLUMNS.read_text()))
+    assert not any(name.startswith("trace_") for name in names)
+    assert names.isdisjoint({"mutants", "book_build", "live_page", "operations", "sharded_speed"})
+
+
+def page(root: Path, *lines: str) -> None:
+    (root / "chapters/01").mkdir(parents=True)
+    notebook(root / "chapters/01/a.ipynb", *(code(line) for line in lines))
+
+
+@pytest.fixture
+def filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tool:
+    """Fills the columns of a page with the measurements `a`, `b`, `c`; `b` fails."""
+    page(
+        tmp_path,
+        'measured.columns("a")',
+        'measured.load(f"b.{device}")',
+        'measured.load("c.cuda"), measured.load("never.cpu")',
+    )
+    script = (
+        "import os, pathlib\nprint('work')\n"
+        "pathlib.Path(os.environ['KVLIB_RECORDS'], '{}.cpu.json').touch()\n"
+    )
+    (tmp_path / "measure").mkdir()
+    for name in "ac":
+        (tmp_path / f"measure/{name}.py").write_text(script.format(name))
+    (tmp_path / "measure/b.py").write_text("raise SystemExit('no room')")
+    (tmp_path / "records").mkdir()
+    monkeypatch.setenv("KVLIB_DEVICE", "cpu")
+
+    def call(records: str = "records") -> int:
+        return columns.main(["--records", str(tmp_path / records)], tmp_path)
+
+    return call
+
+
+def test_what_pages_show_of_a_card_is_measured_once_and_a_failure_is_named(
+    filling: Tool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert filling() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Pages show 3 measurements that have no record of cpu")
+    assert lines[2:] == [
+        "1 of 3: a measured",
+        "2 of 3: b left empty: no room",
+        "3 of 3: c measured",
+    ]
+    found = sorted(path.name for path in (tmp_path / "records").iterdir())
+    assert found == ["a.cpu.json", "c.cpu.json"]
+    assert filling() == 0
+    assert capsys.readouterr().out.splitlines()[2:] == ["1 of 1: b left empty: no room"]
+    (tmp_path / "records/b.cpu.json").touch()
+    assert filling() == 0 and not capsys.readouterr().out
+
+
+def test_an_interrupt_leaves_the_rest_empty_and_opens_the_notebooks(
+    filling: Tool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(run: Any, name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(columns, "run_measurement", interrupted)
+    assert filling() == 0
+    assert "The rest is left empty" in capsys.readouterr().out
+    assert not list((tmp_path / "records").iterdir())
+
+
+def test_a_measurement_that_hangs_does_not_keep_the_notebooks_shut(
+    filling: Tool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def late(run: Any, name: str) -> None:
+        raise gpu_jobs.OutOfTime
+
+    monkeypatch.setattr(columns, "run_measurement", late)
+    assert filling() == 0
+    assert capsys.readouterr().out.count("left empty: takes more than 30 minutes") == 3
+
+
+def test_without_a_card_the_columns_are_left_without_a_word(
+    filling: Tool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert filling("chapters/measured") == 0  # the CPU must not fill the book's
+    monkeypatch.delenv("KVLIB_DEVICE")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert filling() == 0
+    assert not capsys.readouterr().out

@@ -80,3 +80,19 @@ def test_no_record_was_made_by_a_crooked_command():
     for path in (ROOT / "chapters" / "measured").glob("*.json"):
         words = json.loads(path.read_text(encoding="utf-8"))["command"].split()
         assert words[1].startswith("measure/") and "--help" not in words, path.name
+
+
+def test_what_drawings_keep_changes_with_the_books_records_and_no_others(record, monkeypatch):
+    assert not record.for_the_book()
+    monkeypatch.setenv("KVLIB_RECORDS", str(ROOT / "tests" / ".." / "chapters" / "measured"))
+    assert record.for_the_book()  # as `make gpu` names it
+    monkeypatch.delenv("KVLIB_RECORDS")
+    assert record.for_the_book()
+
+
+def test_every_script_that_keeps_something_for_a_drawing_asks_for_which_records():
+    for path in (ROOT / "measure").glob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        assert path.name == "record.py" or "KVLIB_RECORDS" not in source, path.name
+        if "keep_for_the_drawing(" in source:
+            assert "for_the_book()" in source, path.name

@@ -43,12 +43,21 @@ class Run:
         device: `cpu`, `cuda` or `cuda:N`.
         key: code and machine; what was done under another key is forgotten.
         minutes: how long this call may take, from now on.
+        state: the file in `records` for what is done so far; not .json, those are records.
     """
 
-    def __init__(self, root: Path, records: Path, device: str, key: str, minutes: float) -> None:
+    def __init__(
+        self,
+        root: Path,
+        records: Path,
+        device: str,
+        key: str,
+        minutes: float,
+        state: str = ".gpu_run.state",
+    ) -> None:
         self.root, self.records, self.minutes = root, records, minutes
         self._end = time.monotonic() + 60 * minutes
-        self._file = records / ".gpu_run.state"  # not .json: those are records
+        self._file = records / state
         self._environment = os.environ | {
             "KVLIB_DEVICE": device,
             "HF_HUB_OFFLINE": "1",
@@ -130,11 +139,21 @@ def jobs(root: Path, part: str) -> list[str]:
     if part == "notebooks":
         found = root.glob("chapters/*/*.ipynb")
     elif part == "measure":
-        found = (path for path in root.glob("measure/*.py") if "__main__" in path.read_text())
+        found = (path for path in root.glob("measure/*.py") if of_the_device(path.read_text()))
     else:
         found = root.glob("tests/test_*.py")
     names = sorted(str(path.relative_to(root)) for path in found)
     return [DOCTESTS, *names] if part == "tests" and (root / DOCTESTS).is_dir() else names
+
+
+def of_the_device(source: str) -> bool:
+    """Returns whether a script measures the chosen device, and not the processor whatever it is.
+
+    Those of traces, counts and the book itself would only replace the book's records by those of
+    the processor beside the card.
+    """
+    chosen = "__main__" in source and re.search(r"\bdevice\(\)", source)
+    return bool(chosen) and 'torch.device("cpu")' not in source
 
 
 def last_line(output: str) -> str:
