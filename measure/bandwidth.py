@@ -138,6 +138,18 @@ def limits(device: torch.device) -> dict[str, tuple[Callable[[], None], float]]:
     return bounds
 
 
+def peaks(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Returns of what the calls of `limits` reached the most, of reading and of multiplying."""
+    both = {"read_gb_s": "read", "matmul_gflop_s": "matmul"}
+    return {
+        name: max(
+            (speed for bound, speed in found.items() if bound.startswith(what)),
+            key=lambda speed: speed["median"],
+        )
+        for name, what in both.items()
+    }
+
+
 def steps(model: Llama) -> dict[str, object]:
     """Times decode and prefill steps and the machine's two bounds, all in turns."""
     shape, numbers = published("SmolLM2-135M"), sum(weight.numel() for weight in model.parameters())
@@ -157,13 +169,8 @@ def steps(model: Llama) -> dict[str, object]:
     bounds = limits(model.device)
     times = interleaved(calls | {name: call for name, (call, _) in bounds.items()}, REPEATS)
     found = {name: speeds(times[name], amount) for name, (_, amount) in bounds.items()}
-    read, matmul = (
-        [speed for name, speed in found.items() if name.startswith(what)]
-        for what in ("read", "matmul")
-    )
     return {
-        "read_gb_s": max(read, key=lambda speed: speed["median"]),
-        "matmul_gflop_s": max(matmul, key=lambda speed: speed["median"]),
+        **peaks(found),
         "bounds": found,
         "steps": [row | {"step_s": times[name]} for row, name in zip(rows, calls, strict=True)],
     }

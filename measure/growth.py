@@ -71,9 +71,9 @@ def repeated(way: Callable[[], Tensor], times: int, device: torch.device) -> Cal
     return run
 
 
-def new_pages(way: Callable[[], Tensor], calls: int = 5) -> float | None:
+def new_pages(way: Callable[[], Tensor], device: torch.device, calls: int = 5) -> float | None:
     """Returns the pages that the kernel hands out during one call, or None where nobody counts."""
-    if not sys.platform.startswith("linux"):
+    if device.type != "cpu" or not sys.platform.startswith("linux"):
         return None
     import resource
 
@@ -101,7 +101,7 @@ def step(shape: tuple[int, int, int], context: int, device: torch.device) -> dic
         "concatenate_over_write": times_faster(each["concatenate"], each["write"]),
         "concatenate_over_doubling": times_faster(each["concatenate"], amortised),
         "double_over_write": times_faster(each["double"], each["write"]),
-        "new_pages": {name: new_pages(way) for name, way in ways.items()},
+        "new_pages": {name: new_pages(way, device) for name, way in ways.items()},
     }
 
 

@@ -32,7 +32,7 @@ from kvlib.tensors.paged import PagedKVCache
 from kvlib.tensors.tiered import TieredKVCache
 from kvlib.tensors.weights import load_model
 from kvlib.tier import Tier
-from record import spread, times_faster, write
+from record import spread, times_faster, wait, write
 
 BLOCK_SIZE, PREFIX_BLOCKS, REST, REPEATS = 16, 12, 32, 7
 RATIOS = (0.5, 1.0, 2.0)
@@ -180,13 +180,18 @@ def a_device() -> Callable[[], object]:
 
 def small_forward() -> Callable[[], None]:
     """A decode step of a small model for as many sequences."""
-    model = Llama.random(SMALL, seed=0)
-    cache = PagedKVCache(model.kv_shape, RUNNING * 2, BLOCK_SIZE)
+    model = Llama.random(SMALL, seed=0, device=device())
+    cache = PagedKVCache(model.kv_shape, RUNNING * 2, BLOCK_SIZE, device=model.device)
     for i in range(RUNNING):
         cache.add(i)
-    tokens = torch.ones(RUNNING, dtype=torch.int64)
+    tokens = torch.ones(RUNNING, dtype=torch.int64, device=model.device)
     plan = cache.plan({i: [1] for i in range(RUNNING)})
-    return lambda: model(tokens, cache, plan)
+
+    def forward() -> None:
+        model(tokens, cache, plan)
+        wait()
+
+    return forward
 
 
 def scheduling(

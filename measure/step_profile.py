@@ -19,7 +19,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import kvlib
-from bandwidth import limits
+from bandwidth import limits, peaks
 from first_cache import smollm2_shape
 from kvlib.catalog import model as published
 from kvlib.roofline import attention_flops, prefill_flops
@@ -73,7 +73,7 @@ def watched(model: Llama) -> Iterator[None]:
 def stepper(model: Llama, kind: type, batch: int, new: int, past: int) -> Callable[[], None]:
     """Returns a step of `new` tokens of each sequence behind `past` ones, to be made many times."""
     blocks = batch * (-(-(past + new) // 16))
-    cache = kind(model.kv_shape, blocks, 16)
+    cache = kind(model.kv_shape, blocks, 16, device=model.device)
     cache.store.keys.normal_()  # what nobody wrote is not in memory yet
     cache.store.values.normal_()
     for seq_id in range(batch):
@@ -155,9 +155,9 @@ def main() -> None:
     with watched(model):
         for name, (call, work) in made.items():
             rows[name] = {**work, "step_s": spread(times[name]), **parts(call)}
-    limit = {
-        name: spread([amount / t for t in times[name]]) for name, (_, amount) in bounds.items()
-    }
+    limit = peaks(
+        {name: spread([amount / t for t in times[name]]) for name, (_, amount) in bounds.items()}
+    )
     data = {"model": f"SmolLM2-135M, {weights}, float32", "tokens": PROMPT, **limit, "phases": rows}
     files = (
         *("llama", "decode_step", "step", "kernels/few_rows"),

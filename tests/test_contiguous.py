@@ -82,7 +82,7 @@ def test_sequences_of_one_step_do_not_see_each_other(new_cache, small_model, sma
 
 
 def test_a_sequence_without_new_tokens_rides_along_unharmed(new_cache, small_model, small_shape):
-    cache = new_cache(small_shape)
+    cache = new_cache(small_shape, small_model.device)
     cache.add("a")
     cache.add("b")
     forward(small_model, cache, {"a": A[:4]})
@@ -92,7 +92,7 @@ def test_a_sequence_without_new_tokens_rides_along_unharmed(new_cache, small_mod
 
 
 def test_a_step_without_any_token_is_refused(new_cache, small_model, small_shape):
-    cache = new_cache(small_shape)
+    cache = new_cache(small_shape, small_model.device)
     cache.add("a")
     with pytest.raises(ValueError, match="at least 1 token, this one 0 of 1"):
         forward(small_model, cache, {"a": []})
@@ -102,7 +102,7 @@ def test_a_step_without_any_token_is_refused(new_cache, small_model, small_shape
 
 def test_nothing_depends_on_free_slots(new_cache, small_model, small_shape):
     """Free slots are filled with NaN: lengths, not values, decide what is read."""
-    cache = new_cache(small_shape)
+    cache = new_cache(small_shape, small_model.device)
     poison(cache)
     cache.add("old")
     forward(small_model, cache, {"old": [3] * 16})
@@ -115,7 +115,7 @@ def test_nothing_depends_on_free_slots(new_cache, small_model, small_shape):
 
 def test_the_stored_keys_are_what_later_tokens_read(new_cache, small_model, small_shape):
     """A cache that silently is not used would not notice that its keys were overwritten."""
-    cache = new_cache(small_shape)
+    cache = new_cache(small_shape, small_model.device)
     cache.add("a")
     forward(small_model, cache, {"a": A[:6]})
     for slot in slots(cache, "a", 6):
@@ -140,11 +140,11 @@ def test_attention_over_rows_meets_the_reference(new_cache, small_shape, device)
 
 
 def test_a_step_that_raises_leaves_the_cache_as_it_was(new_cache, small_model, small_shape):
-    cache = new_cache(small_shape)
+    cache = new_cache(small_shape, small_model.device)
     cache.add("a")
     forward(small_model, cache, {"a": A[:4]})
     with pytest.raises(RuntimeError, match="power cut"), cache.step({"a": A[4:]}) as plan:
-        cache.write(0, torch.ones(3, 2, 8), torch.ones(3, 2, 8), plan)
+        cache.write(0, *torch.ones(2, 3, 2, 8, device=small_model.device), plan)
         raise RuntimeError("power cut")
     assert cache.length("a") == 4
     got = forward(small_model, cache, {"a": A[4:]})[0]
@@ -177,7 +177,7 @@ def test_overflow_and_full_rows_are_refused_with_numbers(new_rows, small_shape):
 
 @pytest.mark.parametrize("keep", [0, 3, 7])
 def test_truncate_then_continue_equals_a_fresh_text(new_cache, small_model, small_shape, keep):
-    cache = new_cache(small_shape)
+    cache = new_cache(small_shape, small_model.device)
     cache.add("a")
     forward(small_model, cache, {"a": A})
     cache.truncate("a", keep)
@@ -187,7 +187,7 @@ def test_truncate_then_continue_equals_a_fresh_text(new_cache, small_model, smal
 
 
 def test_a_fork_continues_on_its_own(new_cache, small_model, small_shape):
-    cache = new_cache(small_shape)
+    cache = new_cache(small_shape, small_model.device)
     cache.add("a")
     forward(small_model, cache, {"a": A[:4]})
     before = cache.counters.snapshot()
@@ -201,7 +201,7 @@ def test_a_fork_continues_on_its_own(new_cache, small_model, small_shape):
 
 def test_reordered_beams_read_the_right_past(new_cache, small_model, small_shape):
     """Beams 0, 1, 2 continue beams 2, 0, 0."""
-    cache = new_cache(small_shape)
+    cache = new_cache(small_shape, small_model.device)
     for beam in range(3):
         cache.add(beam)
         forward(small_model, cache, {beam: [10 + beam]})
@@ -216,7 +216,7 @@ def test_reordered_beams_read_the_right_past(new_cache, small_model, small_shape
 
 
 def test_bytes_are_counted_where_they_move(new_cache, small_model, small_shape):
-    cache = new_cache(small_shape)
+    cache = new_cache(small_shape, small_model.device)
     cache.add("a")
     per_token = small_shape.bytes_per_token("float32")
     for size, stored in ((4, 4), (1, 5), (2, 7)):
@@ -269,7 +269,7 @@ def test_an_exception_in_the_index_arrays_leaves_no_open_plan(new_cache, small_s
 
 def test_a_row_is_reset_by_keeping_nothing(new_cache, small_model, small_shape):
     """Positions start at 0 again, and nothing of the old text is seen."""
-    cache = new_cache(small_shape)
+    cache = new_cache(small_shape, small_model.device)
     cache.add("a")
     forward(small_model, cache, {"a": A})
     cache.truncate("a", 0)

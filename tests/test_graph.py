@@ -91,3 +91,18 @@ def test_a_way_that_waits_cannot_be_captured(model):
         pytest.skip("only CUDA captures")
     with pytest.raises(ValueError, match="only the way 'triton'"):
         DecodeGraph(model, paged(model, way="gather"), 1, 1)
+
+
+@pytest.mark.parametrize("way", ["cpu", "gather", "chunked"])
+def test_every_way_that_a_graph_takes_reads_what_this_step_sees(model, way):
+    """What the first step found out about its own lengths must not be kept for the next."""
+    if model.device.type != "cpu":
+        pytest.skip("on a card a graph takes the Triton kernel alone")
+    fixed, free = prefilled(model, way=way), prefilled(model, way=way)
+    graph = DecodeGraph(model, fixed, num_seqs=2, max_blocks=3)
+    for position in range(3, 9):
+        tokens = {seq_id: text[position] for seq_id, text in TEXTS.items()}
+        got = graph.step(tokens)
+        with free.step({s: [t] for s, t in tokens.items()}) as plan:
+            expected = model(torch.tensor(list(tokens.values())), free, plan)
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)

@@ -99,7 +99,7 @@ class DecodeGraph:
         for name in ("block_table", "context_lens", "query_start"):
             getattr(kept.context, name).copy_(getattr(fresh.context, name))
         kept.context.rows_of(window).copy_(rows)
-        context = replace(kept.context, host=host)
+        context = replace(kept.context, host=host, _spans={})  # those of this step
         self._static = replace(kept, host=host, context=context)
 
     def _padded(self, host: StepPlan) -> StepPlan:

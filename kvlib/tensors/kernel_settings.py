@@ -139,7 +139,7 @@ def trials(device: torch.device | str = "cpu") -> list[Setting]:
     """
     made = partial(setting, device=device)
     return [
-        made("one block", (5,), (2, 2, 16)),
+        made("one block", (5,), (2, 2, 32)),
         made("ragged lengths", RAGGED, (2, 2, 32)),
         made("query heads share keys", RAGGED, (6, 2, 32)),
         made("other sizes", (9, 64, 33), (9, 3, 64), block_size=8, seed=1),
