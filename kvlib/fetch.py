@@ -1,7 +1,7 @@
 """Downloads a trace from its publisher, pinned to a commit and checked by SHA-256.
 
 `python -m kvlib.fetch azure-conv` puts the file into the user's cache, where
-`workloads.load("azure-conv")` finds it. Nothing in the library or the book downloads by itself.
+`workloads.load("azure-conv")` finds it. No trace is downloaded unasked.
 """
 
 from __future__ import annotations
